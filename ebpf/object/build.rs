@@ -37,7 +37,9 @@ fn choose() -> Result<(), String> {
             prebuilt
         }
     };
-    for (name, variable) in [("datapath.o", "DATAPATH_OBJECT"), ("sock.o", "SOCK_OBJECT")] {
+    for (name, variable) in
+        [("datapath.o", "DATAPATH_OBJECT"), ("sock.o", "SOCK_OBJECT"), ("xdp.o", "XDP_OBJECT")]
+    {
         let object = objects.join(name);
         let object = object.canonicalize().map_err(|error| {
             format!(

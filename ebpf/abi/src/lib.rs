@@ -62,7 +62,7 @@ pub use lb::{
 pub use metrics::{MetricsKey, MetricsValue, direction, metric};
 pub use nat::{
     DIRECT_ROUTING, IpMasqKey, IpMasqKey4, IpMasqKey6, MasqueradeAddresses, NatEntry, NatEntry4, NatEntry6,
-    NatKey, NatKey4, NatKey6,
+    NatKey, NatKey4, NatKey6, PrefilterKey4, PrefilterKey6,
 };
 pub use node::{DeviceValue, NodeKey, NodeValue};
 pub use node_config::NodeConfig;

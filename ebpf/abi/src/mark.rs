@@ -103,6 +103,12 @@ pub mod tc_index {
     pub const SKIP_HOST_FIREWALL: u32 = 16;
 }
 
+/// Flags in the metadata that programs of XDP give a packet for those of its device (constants: xdp_xfer).
+pub mod xdp_transfer {
+    /// The packet was translated to a backend: it only has to be delivered.
+    pub const NO_SERVICE: u32 = 1;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -85,5 +85,9 @@ pub struct IpMasqKey<A: Copy> {
 pub type IpMasqKey4 = IpMasqKey<u32>;
 /// Key of cilium_ipmasq_v6.
 pub type IpMasqKey6 = IpMasqKey<[u32; 4]>;
+/// Key of cilium_cidr_v4_dyn and cilium_cidr_v4_fix.
+pub type PrefilterKey4 = IpMasqKey<u32>;
+/// Key of cilium_cidr_v6_dyn and cilium_cidr_v6_fix.
+pub type PrefilterKey6 = IpMasqKey<[u32; 4]>;
 layout!(IpMasqKey4, 8, { prefixlen: 0, address: 4 });
 layout!(IpMasqKey6, 20, { prefixlen: 0, address: 4 });

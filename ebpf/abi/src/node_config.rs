@@ -146,8 +146,12 @@ pub struct NodeConfig {
     /// The source of packets to backends of other nodes is that of the host's route
     /// (`enable-dynamic-source-lookup-nodeport`).
     pub dynamic_source: u8,
+    /// Programs of XDP run before those of devices (`bpf-lb-acceleration`).
+    pub xdp: u8,
+    /// They drop packets of listed senders (`enable-xdp-prefilter`).
+    pub xdp_prefilter: u8,
     /// Zero.
-    pub unused: [u8; 3],
+    pub unused: u8,
 }
 layout!(NodeConfig, 176, {
     router_ipv6: 0, router_ipv4: 16, host_ifindex: 20, net_ifindex: 24, host_endpoint_id: 28, trace_payload_len: 32,
@@ -162,7 +166,7 @@ layout!(NodeConfig, 176, {
     tunnel: 142, masquerade_ipv4: 143, masquerade_ipv6: 144, nodeport: 145, ip_masq_agent: 146,
     remote_node_masquerade: 147, snat_min_port: 148, nodeport_min: 150, nodeport_max: 152,
     maglev: 154, algorithm_annotation: 155, maglev_table_size: 156, maglev_seed_ipv4: 160, maglev_seed_ipv6: 164,
-    dsr: 168, dsr_geneve: 169, dsr_icmp: 170, host_firewall: 171, dynamic_source: 172, unused: 173,
+    dsr: 168, dsr_geneve: 169, dsr_icmp: 170, host_firewall: 171, dynamic_source: 172, xdp: 173, xdp_prefilter: 174, unused: 175,
 });
 
 impl NodeConfig {

@@ -70,7 +70,9 @@ pub(crate) static NODE_CONFIG: NodeConfig = NodeConfig {
     dsr_icmp: 0,
     host_firewall: 0,
     dynamic_source: 0,
-    unused: [0; 3],
+    xdp: 0,
+    xdp_prefilter: 0,
+    unused: 0,
 };
 
 /// Reads a field of [`NODE_CONFIG`]. By its own address, so that the verifier sees a constant; volatile, so that the

@@ -275,13 +275,13 @@ pub fn tail_nodeport_nat_egress_ipv6(ctx: TcContext) -> i32 {
 /// IPv4 of clients to backends of services on other nodes, which reply to them themselves.
 #[classifier]
 pub fn tail_nodeport_ipv4_dsr(ctx: TcContext) -> i32 {
-    dsr::send::<V4>((&ctx).into())
+    dsr::send::send::<V4>((&ctx).into())
 }
 
 /// IPv6 of clients to backends of services on other nodes, which reply to them themselves.
 #[classifier]
 pub fn tail_nodeport_ipv6_dsr(ctx: TcContext) -> i32 {
-    dsr::send::<V6>((&ctx).into())
+    dsr::send::send::<V6>((&ctx).into())
 }
 
 /// Refuses an IPv4 packet that is too long for its route with the name of the frontend.

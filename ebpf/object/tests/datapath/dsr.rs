@@ -26,12 +26,12 @@ const BACKEND: Pod = Pod { ipv4: REMOTE_V4, ipv6: REMOTE_V6, ..A };
 
 impl Family {
     /// Bytes by which the option makes the header longer.
-    fn option_len(self) -> usize {
+    pub(crate) fn option_len(self) -> usize {
         if self == Self::V4 { 8 } else { 24 }
     }
 
     /// The option that names a frontend; that of IPv6 is in a header of its own before one of this protocol.
-    fn option(self, frontend: SocketAddr, protocol: u8) -> Vec<u8> {
+    pub(crate) fn option(self, frontend: SocketAddr, protocol: u8) -> Vec<u8> {
         let port = frontend.port();
         match frontend.ip() {
             IpAddr::V4(ip) => {
@@ -46,7 +46,7 @@ impl Family {
 }
 
 /// The option in a frame, and the frame without it.
-fn without_option(family: Family, outcome: &Outcome) -> (Vec<u8>, Vec<u8>) {
+pub(crate) fn without_option(family: Family, outcome: &Outcome) -> (Vec<u8>, Vec<u8>) {
     let (mac, packet) = outcome.packet.split_at(14);
     let at = if family == Family::V4 { 20 } else { 40 };
     let option = packet[at..at + family.option_len()].to_vec();

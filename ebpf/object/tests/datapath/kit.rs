@@ -5,7 +5,7 @@ use aya::maps::{
     Array, ArrayOfMaps, HashMap, HashOfMaps, LpmTrie, Map, MapData, PerCpuHashMap, ProgramArray, lpm_trie,
 };
 use aya::programs::tc::qdisc_add_clsact;
-use aya::programs::{SchedClassifier, TcAttachType, TestRun, TestRunOptions};
+use aya::programs::{SchedClassifier, TcAttachType, TestRun, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use datapath_abi::{
     DeviceValue, EP_CONFIG_ENTRIES, EndpointConfig, EndpointInfo, EndpointKey, IpcacheKey,
@@ -241,6 +241,58 @@ impl Datapath {
             }
         }
         Ok(Self { ebpf, calls, policies: BTreeMap::new() })
+    }
+
+    /// Loads the programs of XDP, with maps of their own, and attaches the entry to a device of this namespace: only then may test
+    /// runs name the device.
+    pub(crate) fn load_xdp(config: &NodeConfig, device: &str) -> Result<Self> {
+        let mut loader = EbpfLoader::new();
+        loader
+            .override_global(NODE_CONFIG, config.as_bytes(), true)
+            .verifier_log_level(VerifierLogLevel::DISABLE);
+        for name in LARGE_MAPS.iter().chain(&["cilium_cidr_v4_fix", "cilium_cidr_v6_fix"]) {
+            loader.map_max_entries(name, 4096);
+        }
+        let mut ebpf = loader.load(datapath_object::xdp::object())?;
+        let mut calls = ProgramArray::try_from(ebpf.take_map(CALLS).context("no map of calls")?)?;
+        for program in datapath_object::xdp::PROGRAMS {
+            let loaded: &mut Xdp = ebpf.program_mut(program.name).context("no program")?.try_into()?;
+            loaded.load().with_context(|| program.name)?;
+            match program.slot {
+                Some(slot) => calls.set(slot, loaded.fd()?, 0)?,
+                None => drop(loaded.attach(device, XdpMode::Driver)?),
+            }
+        }
+        Ok(Self { ebpf, calls, policies: BTreeMap::new() })
+    }
+
+    /// Runs a packet of a device through the program of XDP; the mark of the outcome is the flags of its metadata.
+    pub(crate) fn run_xdp(&self, device: u32, packet: &[u8]) -> Result<Outcome> {
+        const CONTEXT_LEN: usize = 24;
+        let mut context = [0; CONTEXT_LEN];
+        context[4..8].copy_from_slice(&(packet.len() as u32).to_ne_bytes());
+        context[12..16].copy_from_slice(&device.to_ne_bytes());
+        let (mut packet_out, mut context_out) = (vec![0; 2048], [0; CONTEXT_LEN]);
+        let mut options = TestRunOptions::new();
+        options.data_in = Some(packet);
+        options.data_out = Some(&mut packet_out);
+        options.ctx_in = Some(&context);
+        options.ctx_out = Some(&mut context_out);
+        let result = self.xdp()?.test_run(options)?;
+        packet_out.truncate(result.data_size_out as usize);
+        let data = u32::from_ne_bytes([context_out[0], context_out[1], context_out[2], context_out[3]]);
+        let metadata: Vec<u8> = packet_out.drain(..data as usize).collect();
+        let mark = metadata.try_into().map_or(0, u32::from_ne_bytes);
+        Ok(Outcome { verdict: result.return_value, packet: packet_out, mark, cb: [0; 5] })
+    }
+
+    /// The entry of XDP.
+    pub(crate) fn xdp(&self) -> Result<&Xdp> {
+        self.xdp_program(datapath_object::xdp::ENTRY)
+    }
+
+    pub(crate) fn xdp_program(&self, name: &str) -> Result<&Xdp> {
+        Ok(self.ebpf.program(name).with_context(|| format!("no program {name}"))?.try_into()?)
     }
 
     /// A datapath with both pods, the host's addresses, and what the ipcache says of them.

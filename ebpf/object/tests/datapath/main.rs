@@ -28,3 +28,4 @@ mod service;
 mod services;
 mod traffic;
 mod uplink;
+mod xdp;

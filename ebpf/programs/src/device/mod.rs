@@ -12,7 +12,7 @@ use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_IPV4, ETH_IPV6, ETH_LEN, PASS, Skb};
 use crate::snat::{Snat, masquerade};
-use datapath_abi::mark::{self, cb};
+use datapath_abi::mark::{self, cb, xdp_transfer};
 use datapath_abi::trace::{FROM_NETWORK, TO_NETWORK};
 use datapath_abi::{direction, file, identity, lxc_flag, slot};
 
@@ -46,6 +46,9 @@ pub(crate) fn from_netdev(skb: Skb) -> i32 {
     trace!(skb, Trace { ifindex: skb.ingress_ifindex(), l3_device, ..at });
     if !handles_received() || l3_device {
         return PASS;
+    }
+    if enabled!(xdp) && skb.transferred() & xdp_transfer::NO_SERVICE != 0 {
+        set_looked_up(skb);
     }
     let missed = match skb.protocol() {
         ETH_IPV4 if enabled!(enable_ipv4) => {
@@ -108,7 +111,7 @@ fn forward<F: NodePort + Snat>(skb: Skb) -> Result<i32, Drop> {
     if enabled!(nodeport) {
         let is_delivery = is_looked_up(skb);
         skb.set_cb(LOOKED_UP, 0);
-        if !is_delivery && !nodeport::request::<F>(skb)? && F::is_translated() {
+        if !is_delivery && !nodeport::request::request::<F>(skb)? && F::is_translated() {
             if enabled!(dsr) && !enabled!(dsr_geneve) {
                 skb.tail_call(F::DSR_RECEIVE_SLOT);
                 return Err(drop_here!(MISSED_TAIL_CALL));

@@ -9,6 +9,9 @@
 use core::num::NonZeroU32;
 
 pub(crate) mod maglev;
+#[cfg(not(feature = "xdp"))]
+pub(crate) mod pods;
+#[cfg(not(feature = "xdp"))]
 pub(crate) mod surrogate;
 
 use crate::conntrack;
@@ -16,64 +19,20 @@ use crate::lb::maglev::Maglev;
 use crate::maps::btf::Rows;
 use crate::maps::*;
 use crate::monitor::drop::Drop;
-use crate::nat::{self, Socket, Translate};
-use crate::packet::flow::{Flow, SCTP, TCP, UDP};
+use crate::nat::Translate;
+use crate::packet::flow::Flow;
 use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::Skb;
 use aya_ebpf::helpers::bpf_get_prandom_u32;
-use datapath_abi::mark::service_state;
 use datapath_abi::{
     LbAffinity, LbAffinityKey, LbAffinityMatch, LbBackend, LbReverseNat, LbService, LbServiceKey, file,
-    lb_backend_state, lb_flag, lb_flag2, lb_scope,
+    lb_backend_state, lb_flag,
 };
 
 const FILE: u8 = file::LB;
 
 const SYN: u8 = 2;
-
-/// The service that a packet was sent to. (Not an `Option`: the compiler leaves the fields of `None` uninitialized, and
-/// the verifier rejects copies of them.)
-#[derive(Clone, Copy)]
-pub(crate) struct Service {
-    /// Its id, big-endian, for the connection's entry; zero for none.
-    pub(crate) rev_nat: u16,
-    /// The pod is its own backend.
-    pub(crate) loopback: bool,
-    /// It was found by its port alone: its address is that of any node.
-    pub(crate) surrogate: bool,
-}
-
-impl Service {
-    /// No service: the packet goes to its own destination.
-    pub(crate) const NONE: Self = Self { rev_nat: 0, loopback: false, surrogate: false };
-
-    /// Reads the service that the previous program has stored in the context.
-    #[inline(always)]
-    pub(crate) fn of(skb: Skb) -> Self {
-        let state = skb.cb(service_state::SLOT);
-        Self {
-            rev_nat: (state >> service_state::REV_NAT_SHIFT) as u16,
-            loopback: state & service_state::LOOPBACK != 0,
-            surrogate: state & service_state::SURROGATE != 0,
-        }
-    }
-
-    /// Stores the service in the context for the next program.
-    #[inline(always)]
-    pub(crate) fn hand_over(self, skb: Skb) {
-        let loopback = if self.loopback { service_state::LOOPBACK } else { 0 };
-        let surrogate = if self.surrogate { service_state::SURROGATE } else { 0 };
-        let state = u32::from(self.rev_nat) << service_state::REV_NAT_SHIFT | loopback | surrogate;
-        skb.set_cb(service_state::SLOT, state);
-    }
-
-    /// True if the packet was translated.
-    #[inline(always)]
-    pub(crate) fn is_some(self) -> bool {
-        self.rev_nat != 0
-    }
-}
 
 /// The service maps of an IP family.
 pub(crate) trait Services: Translate + Maglev {
@@ -164,61 +123,6 @@ pub(crate) fn row<K, V>(rows: &Rows<K, V>, key: &K) -> Option<&'static V> {
     unsafe { rows.pointer(key).as_ref() }
 }
 
-/// Translates a packet and its flow to a backend if its destination is a service. The caller must reload its packet
-/// pointers if it was.
-#[inline(always)]
-pub(crate) fn translate<F: Services>(
-    skb: Skb,
-    flow: &mut Flow<F::Address>,
-    now: u32,
-) -> Result<Service, Drop> {
-    // ICMP has no services: an echo, or an error about a reply, goes to its destination address.
-    if !enabled!(per_packet_lb) || !matches!(flow.protocol(), TCP | UDP | SCTP) {
-        return Ok(Service::NONE);
-    }
-    let mut key = LbServiceKey {
-        address: flow.destination,
-        dport: flow.dport,
-        backend_slot: 0,
-        proto: flow.protocol(),
-        scope: lb_scope::EXTERNAL,
-        pad: [0; 2],
-    };
-    let found = lookup::<F>(&mut key);
-    let surrogate = enabled!(nodeport) && found.is_none();
-    let found = if surrogate { surrogate::lookup::<F>(flow, &mut key) } else { found };
-    let Some(service) = found else { return Ok(Service::NONE) };
-    // Translated by the proxy or by another agent on this node.
-    let delegated = service.flags2 & lb_flag2::LOOPBACK != 0 && service.flags & lb_flag::HOST_PORT == 0;
-    if delegated || service.flags2 & lb_flag2::L7_LOAD_BALANCER != 0 {
-        return Ok(Service::NONE);
-    }
-    let rev_nat = service.rev_nat_index;
-    let sport = flow.sport;
-    let backend = backend::<F>(skb, flow, &mut key, service, now, |key, service, client, now| {
-        // Only an annotation gives a service of pods a table.
-        if enabled!(algorithm_annotation) && maglev::is_algorithm_of(service, false) {
-            maglev::choose::<F>(key, service, client, sport, now)
-        } else {
-            choose::<F>(key, service, client, now)
-        }
-    })?;
-    let Some(backend) = backend else {
-        if enabled!(empty_services_drop) {
-            return Err(drop_here!(SERVICE_BACKEND_NOT_FOUND));
-        }
-        return Ok(Service::NONE);
-    };
-    let to = Socket { address: backend.address, port: backend.port };
-    let loopback = F::same(to.address, flow.source);
-    let source = if loopback { F::loopback() } else { flow.source };
-    if surrogate {
-        surrogate::hand_over::<F>(skb, flow.destination);
-    }
-    nat::to_destination::<F>(skb, flow, to, source, loopback)?;
-    Ok(Service { rev_nat, loopback, surrogate })
-}
-
 /// Returns the backend of a packet to a service: that of its connection, or one that `choose` returns. `None` if the
 /// service has none.
 #[inline(always)]
@@ -251,17 +155,6 @@ pub(crate) fn backend<F: Services>(
 
 /// No backend has this id.
 const NO_BACKEND: u32 = 0;
-
-/// Returns the entry of a service for clients inside of the cluster.
-#[inline(always)]
-fn lookup<F: Services>(key: &mut LbServiceKey<F::Address>) -> Option<&'static LbService> {
-    let service = row(&F::services(), key)?;
-    if service.flags2 & lb_flag2::TWO_SCOPES == 0 {
-        return Some(service);
-    }
-    key.scope = lb_scope::INTERNAL;
-    row(&F::services(), key)
-}
 
 /// Returns the id of a backend for a new connection: the client's by affinity, or a random active one. A separate
 /// function, so that the verifier only follows its result.
@@ -352,27 +245,4 @@ fn remember<F: Services>(client: &F::Address, rev_nat: u16, backend_id: u32, now
     }
     // If the map is full, the next connection of the client chooses a backend again.
     let _ = F::affinity().insert(&key, &LbAffinity { last_used, backend_id, pad: 0 });
-}
-
-/// Translates a reply's source back to the service, at the client pod; the destination of a pod's reply to itself
-/// becomes the pod's address again. In an ICMP error the quoted packet is the one that the pod has sent. The caller
-/// must reload its packet pointers. Without an entry of the service the packet is unchanged.
-#[inline(always)]
-pub(crate) fn reply<F: Services>(
-    skb: Skb,
-    flow: &mut Flow<F::Address>,
-    rev_nat: u16,
-    loopback: bool,
-) -> Result<(), Drop> {
-    let Some(service) = row(&F::reverse_nat(), &rev_nat) else { return Ok(()) };
-    let mut to = Socket { address: service.address, port: service.port };
-    if enabled!(nodeport) && F::same(to.address, F::from_words([0; 4])) {
-        let Some(original) = conntrack::nodeport::original_destination::<F>(flow) else { return Ok(()) };
-        to.address = original;
-    }
-    let client = if loopback { flow.source } else { flow.destination };
-    if flow.is_related() && flow.has_upper_header() {
-        nat::quoted::<F>(skb, flow.offset(), to, client)?;
-    }
-    nat::to_source::<F>(skb, flow, to, client, loopback)
 }

@@ -5,7 +5,8 @@
 
 use super::*;
 use crate::endpoint::ipcache;
-use datapath_abi::{identity, ipcache_flag};
+use crate::lb::pods::{self, Service};
+use datapath_abi::{identity, ipcache_flag, lb_flag2, lb_scope};
 
 /// Number of words of an address in the context: `cb[0]` on.
 const WORDS: usize = 4;
@@ -29,7 +30,7 @@ pub(crate) fn lookup<F: Services>(
     }
     key.address = F::from_words([0; 4]);
     key.scope = lb_scope::EXTERNAL;
-    let service = super::lookup::<F>(key)?;
+    let service = pods::lookup::<F>(key)?;
     let kind = if node_port { lb_flag::NODE_PORT } else { lb_flag::HOST_PORT };
     // A port for the node's loopback address only.
     let only_loopback = !node_port && service.flags2 & lb_flag2::LOOPBACK != 0;

@@ -5,6 +5,8 @@
 pub(crate) mod btf;
 
 use crate::maps::btf::*;
+#[cfg(feature = "xdp")]
+use crate::state::Packet;
 use datapath_abi::*;
 
 macro_rules! maps {
@@ -43,8 +45,6 @@ maps! {
     /// Ports of fragmented datagrams.
     cilium_ipv4_frag_datagrams: Map<FragmentKey4, FragmentPorts, LRU_HASH, 8192, 0>;
     cilium_ipv6_frag_datagrams: Map<FragmentKey6, FragmentPorts, LRU_HASH, 8192, 0>;
-    /// Packets and bytes by policy entry.
-    cilium_policystats: Map<PolicyStatsKey, PolicyStatsValue, LRU_PERCPU_HASH, 65536, NO_COMMON_LRU>;
     /// Services by frontend, and their backends by slot.
     cilium_lb4_services_v2: Map<LbServiceKey4, LbService, HASH, 65536, { NO_PREALLOC | RDONLY_PROG }>;
     cilium_lb6_services_v2: Map<LbServiceKey6, LbService, HASH, 65536, { NO_PREALLOC | RDONLY_PROG }>;
@@ -65,8 +65,6 @@ maps! {
     /// Maglev tables by the service's big-endian id.
     cilium_lb4_maglev: HashOfMaps<u16, MaglevTable, 65536, { NO_PREALLOC | RDONLY_PROG }>;
     cilium_lb6_maglev: HashOfMaps<u16, MaglevTable, 65536, { NO_PREALLOC | RDONLY_PROG }>;
-    /// Devices of the node by interface index.
-    cilium_devices: Map<u32, DeviceValue, HASH, 512, NO_PREALLOC>;
     /// Translations of sources, and how many occupied ports were tried for each.
     cilium_snat_v4_external: Map<NatKey4, NatEntry4, LRU_HASH, 524288, 0>;
     cilium_snat_v6_external: Map<NatKey6, NatEntry6, LRU_HASH, 524288, 0>;
@@ -75,10 +73,18 @@ maps! {
     /// Ranges that are not masqueraded.
     cilium_ipmasq_v4: Map<IpMasqKey4, u8, LPM_TRIE, 16384, { NO_PREALLOC | RDONLY_PROG }>;
     cilium_ipmasq_v6: Map<IpMasqKey6, u8, LPM_TRIE, 16384, { NO_PREALLOC | RDONLY_PROG }>;
-    /// Addresses of packets that leave by a device, by its index.
-    ep_masquerade: Map<u32, MasqueradeAddresses, HASH, 512, { NO_PREALLOC | RDONLY_PROG }>;
     /// Programs of this load of the object.
     cilium_calls: Map<u32, u32, PROG_ARRAY, { slot::ENTRIES as usize }, 0>;
+    /// Addresses of packets that leave by a device, by its index.
+    ep_masquerade: Map<u32, MasqueradeAddresses, HASH, 512, { NO_PREALLOC | RDONLY_PROG }>;
+}
+
+#[cfg(not(feature = "xdp"))]
+maps! {
+    /// Packets and bytes by policy entry.
+    cilium_policystats: Map<PolicyStatsKey, PolicyStatsValue, LRU_PERCPU_HASH, 65536, NO_COMMON_LRU>;
+    /// Devices of the node by interface index.
+    cilium_devices: Map<u32, DeviceValue, HASH, 512, NO_PREALLOC>;
     /// Settings of endpoints by their id.
     ep_config: Map<u32, EndpointConfig, ARRAY, { EP_CONFIG_ENTRIES as usize }, RDONLY_PROG>;
     /// Endpoint ids by interface index, small indexes.
@@ -87,4 +93,16 @@ maps! {
     ep_by_ifindex_hi: Map<u32, u32, HASH, { EP_CONFIG_ENTRIES as usize }, { NO_PREALLOC | RDONLY_PROG }>;
     /// Policy maps of endpoints by the slot in their settings.
     ep_policies: ArrayOfMaps<PolicyMap, { EP_CONFIG_ENTRIES as usize }>;
+}
+
+#[cfg(feature = "xdp")]
+maps! {
+    /// Ranges of senders that are dropped, and single addresses.
+    cilium_cidr_v4_dyn: Map<PrefilterKey4, u8, LPM_TRIE, 65536, { NO_PREALLOC | RDONLY_PROG }>;
+    cilium_cidr_v4_fix: Map<PrefilterKey4, u8, HASH, 20971520, { NO_PREALLOC | RDONLY_PROG }>;
+    cilium_cidr_v6_dyn: Map<PrefilterKey6, u8, LPM_TRIE, 65536, { NO_PREALLOC | RDONLY_PROG }>;
+    cilium_cidr_v6_fix: Map<PrefilterKey6, u8, HASH, 20971520, { NO_PREALLOC | RDONLY_PROG }>;
+    /// The packet that this CPU translates.
+    xdp_packet_v4: Map<u32, Packet<u32>, PERCPU_ARRAY, 1, 0>;
+    xdp_packet_v6: Map<u32, Packet<[u32; 4]>, PERCPU_ARRAY, 1, 0>;
 }

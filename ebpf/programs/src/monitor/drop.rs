@@ -2,9 +2,8 @@
 
 use crate::maps::cilium_events;
 use crate::monitor::metrics;
-use crate::packet::skb::{ETH_IPV6, SHOT, Skb};
-use aya_ebpf::bindings::__sk_buff;
-use aya_ebpf::helpers::{bpf_get_hash_recalc, bpf_perf_event_output};
+use crate::packet::skb::{Context, ETH_IPV6, SHOT, Skb};
+use aya_ebpf::helpers::bpf_perf_event_output;
 use datapath_abi::ep_flag;
 use datapath_abi::event::{self, CaptureHeader, DropNotify};
 
@@ -85,7 +84,7 @@ const QUIET_SHIFT: u32 = 40;
 const DETAIL_SHIFT: u32 = 41;
 
 #[inline(never)]
-fn report(raw: *mut __sk_buff, place: u64, src_label: u32, dst_label: u32, dst_id: u32) -> i32 {
+fn report(raw: *mut Context, place: u64, src_label: u32, dst_label: u32, dst_id: u32) -> i32 {
     let skb = Skb::from_raw(raw);
     let (reason, file, line) = (place as u8, (place >> 8) as u8, (place >> 16) as u16);
     let len = skb.len();
@@ -98,8 +97,7 @@ fn report(raw: *mut __sk_buff, place: u64, src_label: u32, dst_label: u32, dst_i
                 kind: event::DROP,
                 subtype: reason,
                 source: (place >> 48) as u16,
-                // SAFETY: `raw` is the context of this run, which is valid until the program returns.
-                hash: unsafe { bpf_get_hash_recalc(raw) },
+                hash: skb.hash(),
                 len_orig: len,
                 len_cap: cap as u16,
                 version: event::DROP_VERSION,

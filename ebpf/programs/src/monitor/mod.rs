@@ -5,6 +5,7 @@
 
 #[macro_use]
 pub(crate) mod drop;
+#[cfg(not(feature = "xdp"))]
 #[macro_use]
 pub(crate) mod trace;
 pub(crate) mod metrics;

@@ -3,9 +3,7 @@
 
 use crate::monitor::drop::{capture_len, send};
 use crate::monitor::metrics;
-use crate::packet::skb::{ETH_IPV6, Skb};
-use aya_ebpf::bindings::__sk_buff;
-use aya_ebpf::helpers::bpf_get_hash_recalc;
+use crate::packet::skb::{Context, ETH_IPV6, Skb};
 use datapath_abi::event::{self, CaptureHeader, TraceNotify};
 use datapath_abi::trace::{self, aggregation};
 use datapath_abi::{direction, ep_flag, metric};
@@ -95,7 +93,7 @@ pub(crate) fn passed(skb: Skb, at: Trace, file: u8, line: u16) {
 const L3_DEVICE_SHIFT: u32 = 48;
 
 #[inline(never)]
-fn report(raw: *mut __sk_buff, what: u64, labels: u64, ifindex: u32, orig_ip: *const [u32; 4]) -> i32 {
+fn report(raw: *mut Context, what: u64, labels: u64, ifindex: u32, orig_ip: *const [u32; 4]) -> i32 {
     let skb = Skb::from_raw(raw);
     let len = skb.len();
     let cap = capture_len(len);
@@ -106,8 +104,7 @@ fn report(raw: *mut __sk_buff, what: u64, labels: u64, ifindex: u32, orig_ip: *c
             kind: event::TRACE,
             subtype: what as u8,
             source: (what >> 16) as u16,
-            // SAFETY: `raw` is the context of this run, which is valid until the program returns.
-            hash: unsafe { bpf_get_hash_recalc(raw) },
+            hash: skb.hash(),
             len_orig: len,
             len_cap: cap as u16,
             version: event::TRACE_VERSION,

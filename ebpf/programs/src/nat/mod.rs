@@ -10,15 +10,14 @@ use crate::packet::headers::{Ipv4Header, Ipv6Header, fold};
 use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::Skb;
-use aya_ebpf::helpers::{bpf_csum_update, bpf_l4_csum_replace};
 use datapath_abi::file;
 
 const FILE: u8 = file::LB;
 
 /// Flags of the checksum helper (linux/bpf.h).
-const SIZE_2: u64 = 2;
+pub(crate) const SIZE_2: u64 = 2;
 const PSEUDO_HEADER: u64 = 1 << 4;
-const ZERO_IS_NONE: u64 = 1 << 5;
+pub(crate) const ZERO_IS_NONE: u64 = 1 << 5;
 
 /// Length of an ICMP header; the quoted packet follows it.
 pub(crate) const ICMP_LEN: usize = 8;
@@ -127,8 +126,7 @@ impl Translate for V6 {
 
     #[inline(always)]
     fn header_moved(skb: Skb, difference: u32) {
-        // SAFETY: the context is valid for the whole run; the helper takes no pointers.
-        unsafe { bpf_csum_update(skb.raw(), difference) };
+        skb.sum_changed(difference);
     }
 }
 
@@ -247,8 +245,7 @@ fn upper_moved<F: Translate>(
 
 #[inline(always)]
 fn replace(skb: Skb, at: usize, from: u64, to: u64, flags: u64) -> Result<(), Drop> {
-    // SAFETY: the context is valid; the helper invalidates packet pointers, which callers reload.
-    if unsafe { bpf_l4_csum_replace(skb.raw(), at as u32, from, to, flags) } != 0 {
+    if !skb.replace_checksum(at, from, to, flags) {
         return Err(drop_here!(ERROR_WHILE_CORRECTING_L4_CHECKSUM));
     }
     Ok(())

@@ -2,10 +2,14 @@
 
 use crate::monitor::drop::Drop;
 use crate::packet::family::Family;
+#[cfg(feature = "xdp")]
+use crate::packet::headers::Mac;
 use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::Skb;
-use aya_ebpf::helpers::{bpf_fib_lookup, bpf_redirect_neigh};
+use aya_ebpf::helpers::bpf_fib_lookup;
+#[cfg(not(feature = "xdp"))]
+use aya_ebpf::helpers::bpf_redirect_neigh;
 use datapath_abi::file;
 
 const FILE: u8 = file::NODEPORT;
@@ -83,11 +87,13 @@ pub(crate) fn source_to<F: Routed>(skb: Skb, destination: F::Address) -> Option<
 }
 
 /// `struct bpf_redir_neigh`.
+#[cfg(not(feature = "xdp"))]
 #[repr(C)]
 struct NextHop {
     family: u32,
     address: [u32; 4],
 }
+#[cfg(not(feature = "xdp"))]
 const _: () = assert!(size_of::<NextHop>() == 20);
 
 /// The families as routes have them.
@@ -179,6 +185,7 @@ impl Route {
     }
 
     /// Sends the packet to the next hop; the kernel resolves its MAC address.
+    #[cfg(not(feature = "xdp"))]
     #[inline(always)]
     pub(crate) fn redirect(&self) -> i32 {
         let mut hop = NextHop { family: u32::from(self.0.family), address: self.0.destination };
@@ -186,5 +193,25 @@ impl Route {
         unsafe {
             bpf_redirect_neigh(self.0.ifindex, (&raw mut hop).cast(), size_of::<NextHop>() as i32, 0) as i32
         }
+    }
+
+    /// Returns the MAC addresses of a packet that leaves by the device it came by, destination and source; `None` for
+    /// another device, and if the kernel has yet to resolve the destination's.
+    #[cfg(feature = "xdp")]
+    #[inline(always)]
+    pub(crate) fn back<F: Routed>(
+        skb: Skb,
+        source: F::Address,
+        destination: F::Address,
+        len: u16,
+    ) -> Option<[Mac; 2]> {
+        let mut lookup = Lookup::new::<F>(skb, source, destination, len);
+        if lookup.run(skb, 0) != SUCCESS || lookup.ifindex != skb.ifindex() {
+            return None;
+        }
+        let [a, b, c] = lookup.macs;
+        let low = |word: u32| word as u16;
+        let high = |word: u32| (word >> 16) as u16;
+        Some([[high(b), low(c), high(c)], [low(a), high(a), low(b)]])
     }
 }

@@ -6,7 +6,7 @@ use crate::endpoint::ipcache;
 use crate::host::{at_host, drop_incoming};
 use crate::monitor::drop::Drop;
 use crate::monitor::trace::Trace;
-use crate::nodeport::{NodePort, remote};
+use crate::nodeport::{NodePort, way};
 use crate::overlay::encapsulate::encapsulate;
 use crate::packet::family::Family;
 use crate::packet::headers::{Ipv4Header, Ipv6Header};
@@ -14,8 +14,7 @@ use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_LEN, Skb};
 use crate::pod::{ndp, no_service};
-use crate::snat::masquerade::{TRANSLATED, UNTRANSLATED};
-use crate::snat::{Snat, direct_routing_address, quote};
+use crate::snat::{Snat, TRANSLATED, UNTRANSLATED, direct_routing_address, quote};
 use datapath_abi::trace::{TO_OVERLAY, reason};
 use datapath_abi::{file, identity, mark};
 
@@ -132,7 +131,7 @@ fn back<F: NodePort>(skb: Skb, verdict: i32) -> Result<i32, Drop> {
     }
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
     // SAFETY: `header` checked the bounds; nothing is written while this borrow is used.
-    let Some(info) = remote::behind_tunnel::<F>(F::destination(unsafe { &*header })) else {
+    let Some(info) = way::behind_tunnel::<F>(F::destination(unsafe { &*header })) else {
         return Err(drop_here!(NO_TUNNEL_OR_ENCAPSULATION_ENDPOINT));
     };
     let at = at_host(TO_OVERLAY, identity::REMOTE_NODE, info.sec_identity);

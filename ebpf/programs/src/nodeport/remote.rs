@@ -4,22 +4,20 @@
 //! the route (`enable-dynamic-source-lookup-nodeport`), or the router's if the backend is reached by the tunnel; the port stays if it is free. The rows of the translation live as long as the
 //! connection's entry, by which the reply finds its frontend.
 
-use crate::endpoint::{self, ipcache};
 use crate::host::{at_host, drop_incoming};
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::Trace;
 use crate::nodeport::NodePort;
-use crate::nodeport::fib::{self, Route};
+use crate::nodeport::fib::Route;
 use crate::nodeport::reply;
+use crate::nodeport::way::{self, behind_tunnel};
 use crate::overlay::encapsulate::encapsulate;
-use crate::packet::family::Family;
 use crate::packet::flow::Flow;
 use crate::packet::skb::Skb;
-use crate::snat::masquerade::{self, STEP, TRANSLATED, UNTRANSLATED};
-use crate::snat::{self, Snat, quote};
+use crate::snat::{self, STEP, Snat, TRANSLATED, UNTRANSLATED, masquerade, quote};
 use aya_ebpf::bindings::__sk_buff;
 use datapath_abi::trace::{TO_OVERLAY, reason};
-use datapath_abi::{RemoteEndpointInfo, direction, file, identity, lxc_flag, mark};
+use datapath_abi::{direction, file, identity, mark};
 
 const FILE: u8 = file::NODEPORT;
 
@@ -80,34 +78,12 @@ fn prepare<F: NodePort + Snat>(
     source: &mut F::Address,
 ) -> Result<u64, Drop> {
     *flow = reply::flow_of::<F>(skb)?;
-    *source = match behind_tunnel::<F>(flow.destination) {
-        Some(_) => F::router(),
-        None => address_to::<F>(skb, flow.destination),
-    };
+    *source = way::source_to::<F>(skb, flow.destination);
     if F::is_unspecified(*source) {
         return Err(drop_here!(NO_MAPPING_FOR_NAT_MASQUERADE));
     }
-    reply::forward_hop::<F>(skb)?;
+    way::forward_hop::<F>(skb)?;
     Ok(if flow.is_related() { ERROR } else { REQUEST })
-}
-
-/// Returns the node's address for packets to a backend.
-#[inline(always)]
-fn address_to<F: NodePort + Snat>(skb: Skb, backend: F::Address) -> F::Address {
-    if enabled!(dynamic_source)
-        && let Some(source) = fib::source_to::<F>(skb, backend)
-        // Replies to another address would not come back here.
-        && is_own::<F>(source)
-    {
-        return source;
-    }
-    snat::direct_routing_address::<F>()
-}
-
-/// True for an address of the host.
-#[inline(always)]
-pub(crate) fn is_own<F: Family>(address: F::Address) -> bool {
-    matches!(endpoint::local::<F>(address), Some(info) if info.flags & lxc_flag::HOST != 0)
 }
 
 /// Redirects a packet to a backend: into the tunnel, or by the host's route.
@@ -134,15 +110,6 @@ fn redirect<F: NodePort>(skb: Skb, ip: &F::Header) -> Result<i32, Drop> {
         return encapsulate(skb, info, Trace { reason: reason::POLICY, ..at });
     }
     Ok(Route::of::<F>(skb, source, backend)?.redirect())
-}
-
-/// Returns the entry of an address that is reached by the tunnel.
-#[inline(always)]
-pub(crate) fn behind_tunnel<F: NodePort>(address: F::Address) -> Option<&'static RemoteEndpointInfo> {
-    if !enabled!(tunnel) {
-        return None;
-    }
-    ipcache::lookup::<F>(address).filter(|info| ipcache::is_tunnelled(info.flags, false))
 }
 
 /// Handles a packet that had a translation back: the reply of another node's backend gets the frontend's address and

@@ -11,14 +11,14 @@ use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::Trace;
 use crate::nat::{self, Socket};
 use crate::nodeport::fib::Route;
-use crate::nodeport::{NodePort, refusal, remote};
+use crate::nodeport::{NodePort, refusal, way};
 use crate::overlay::encapsulate::encapsulate;
 use crate::packet::flow::{self, Flow};
 use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_IPV4, ETH_IPV6, PASS, Skb};
 use crate::pod::container::drop_sent;
-use crate::snat::masquerade::{TRANSLATED, UNTRANSLATED};
+use crate::snat::{TRANSLATED, UNTRANSLATED};
 use aya_ebpf::bindings::__sk_buff;
 use datapath_abi::drop::TTL_EXCEEDED;
 use datapath_abi::trace::{TO_NETWORK, TO_OVERLAY, reason};
@@ -109,9 +109,9 @@ fn to_client<F: NodePort>(
 ) -> Result<i32, Drop> {
     let client = flow.destination;
     translate::<F>(skb, flow, to)?;
-    forward_hop::<F>(skb)?;
+    way::forward_hop::<F>(skb)?;
     skb.set_mark(mark::SNAT_DONE);
-    if let Some(info) = remote::behind_tunnel::<F>(client) {
+    if let Some(info) = way::behind_tunnel::<F>(client) {
         // The frontend is an address of this node.
         let at = at_host(TO_OVERLAY, identity::REMOTE_NODE, info.sec_identity);
         return encapsulate(skb, info, Trace { reason: reason::CT_REPLY, ..at });
@@ -138,14 +138,6 @@ fn to_remote_client<F: NodePort>(skb: Skb) -> Result<bool, Drop> {
     let Some(to) = frontend::<F>(skb, &flow) else { return Ok(false) };
     translate::<F>(skb, &mut flow, to)?;
     Ok(true)
-}
-
-/// Decrements the hop limit of a packet that is forwarded past the stack.
-#[inline(always)]
-pub(crate) fn forward_hop<F: NodePort>(skb: Skb) -> Result<(), Drop> {
-    let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
-    // SAFETY: `header` checked the bounds, and nothing has moved the packet since.
-    F::decrement_hops(skb, unsafe { &mut *header })
 }
 
 /// Translates the source of a reply to the frontend; in an ICMP error also the destination of the quoted packet.

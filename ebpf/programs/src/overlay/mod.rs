@@ -18,8 +18,7 @@ use crate::packet::flow::Piece;
 use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_IPV4, ETH_IPV6, PASS, Skb};
-use crate::snat::Snat;
-use crate::snat::masquerade::{self, TRANSLATED, UNTRANSLATED};
+use crate::snat::{Snat, TRANSLATED, UNTRANSLATED, masquerade};
 use datapath_abi::mark::{self, cb};
 use datapath_abi::trace::{FROM_OVERLAY, reason};
 use datapath_abi::{FAMILY_V4, direction, file, identity, lxc_flag, slot};
@@ -81,7 +80,7 @@ pub(crate) fn to_pods<F: NodePort + Snat>(skb: Skb) -> i32 {
 #[inline(always)]
 fn forward<F: NodePort + Snat>(skb: Skb, label: u32) -> Result<i32, Drop> {
     if enabled!(nodeport) && !device::is_looked_up(skb) {
-        let is_request = nodeport::request::<F>(skb)?;
+        let is_request = nodeport::request::request::<F>(skb)?;
         if !is_request && enabled!(dsr) && enabled!(dsr_geneve) {
             skb.tail_call(F::DSR_RECEIVE_SLOT);
             return Err(drop_here!(MISSED_TAIL_CALL));

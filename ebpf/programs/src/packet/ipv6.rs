@@ -7,7 +7,6 @@ use crate::packet::family::Family;
 use crate::packet::flow::{Datagram, Piece, Upper};
 use crate::packet::headers::Ipv6Header;
 use crate::packet::skb::{ETH_LEN, Skb};
-use crate::pod::ndp;
 use datapath_abi::{
     CtEntry, CtTuple6, EndpointConfig, FAMILY_V6, FragmentKey6, FragmentPorts, file, identity, signal, slot,
 };
@@ -40,6 +39,9 @@ const MORE: u16 = 1u16.to_be();
 
 /// The last ICMPv6 type that is an error for the sender: unreachable, packet too big, time exceeded, parameter problem.
 const LAST_ERROR: u8 = 4;
+/// Messages of neighbour discovery, which are not forwarded.
+pub(crate) const NEIGHBOUR_SOLICITATION: u8 = 135;
+pub(crate) const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 
 /// IPv6.
 pub(crate) struct V6;
@@ -99,7 +101,12 @@ impl Family for V6 {
 
     #[inline(always)]
     fn is_neighbour_discovery(skb: Skb, header: &Ipv6Header) -> bool {
-        ndp::is_neighbour_message(skb, header)
+        if header.next_header != Self::ICMP {
+            return false;
+        }
+        let mut kind = 0u8;
+        let offset = ETH_LEN + size_of::<Ipv6Header>();
+        skb.load(offset, &mut kind) && matches!(kind, NEIGHBOUR_SOLICITATION | NEIGHBOUR_ADVERTISEMENT)
     }
 
     #[inline(always)]

@@ -1,8 +1,8 @@
 //! The packet: its bytes and metadata, headers, IP families, and its flow.
 //!
-//! Owns: the context of a tc program ([`skb`]), header layouts and checksums ([`headers`]), the two implementations of
+//! Owns: the context of a tc program ([`skb`]), or that of an XDP program with the same functions (`xdp.rs`), header layouts and checksums ([`headers`]), the two implementations of
 //! an IP family ([`family`], [`ipv4`], [`ipv6`]), and addresses, protocol and ports of a packet with the ports of
-//! fragments ([`flow`]), also of the packet that an ICMP error quotes ([`quoted`]). Uses `maps` and `monitor`; of `pod` only the test for neighbour discovery.
+//! fragments ([`flow`]), also of the packet that an ICMP error quotes ([`quoted`]). Uses `maps` and `monitor`.
 
 pub(crate) mod family;
 pub(crate) mod flow;
@@ -10,4 +10,5 @@ pub(crate) mod headers;
 pub(crate) mod ipv4;
 pub(crate) mod ipv6;
 pub(crate) mod quoted;
+#[cfg_attr(feature = "xdp", path = "xdp.rs")]
 pub(crate) mod skb;

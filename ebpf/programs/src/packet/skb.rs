@@ -3,11 +3,15 @@
 use crate::maps::cilium_calls;
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::{
-    bpf_csum_update, bpf_redirect, bpf_redirect_peer, bpf_skb_adjust_room, bpf_skb_change_tail,
-    bpf_skb_change_type, bpf_skb_get_tunnel_key, bpf_skb_get_tunnel_opt, bpf_skb_load_bytes,
-    bpf_skb_pull_data, bpf_skb_set_tunnel_key, bpf_skb_set_tunnel_opt, bpf_skb_store_bytes, bpf_tail_call,
+    bpf_csum_update, bpf_get_hash_recalc, bpf_l4_csum_replace, bpf_redirect, bpf_redirect_peer,
+    bpf_skb_adjust_room, bpf_skb_change_tail, bpf_skb_change_type, bpf_skb_get_tunnel_key,
+    bpf_skb_get_tunnel_opt, bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_set_tunnel_key,
+    bpf_skb_set_tunnel_opt, bpf_skb_store_bytes, bpf_tail_call,
 };
 use aya_ebpf::programs::TcContext;
+
+/// The kernel's form of the context.
+pub(crate) type Context = __sk_buff;
 
 /// Verdicts (linux/pkt_cls.h).
 pub(crate) const PASS: i32 = 0;
@@ -276,8 +280,40 @@ impl Skb {
     /// Updates the device's sum over the packet, if there is one, after the change of a 16-bit word.
     #[inline(always)]
     pub(crate) fn word_changed(self, from: u16, to: u16) {
+        self.sum_changed(u32::from(!from) + u32::from(to));
+    }
+
+    /// Updates the device's sum over the packet, if there is one, by a difference.
+    #[inline(always)]
+    pub(crate) fn sum_changed(self, difference: u32) {
         // SAFETY: the context is valid for the whole run; the helper takes no pointers.
-        unsafe { bpf_csum_update(self.0, u32::from(!from) + u32::from(to)) };
+        unsafe { bpf_csum_update(self.0, difference) };
+    }
+
+    /// Updates the checksum of a transport header at `at` by the change of a value, or by the difference `to` if the
+    /// flags have no size. The caller must reload its packet pointers.
+    #[inline(always)]
+    pub(crate) fn replace_checksum(self, at: usize, from: u64, to: u64, flags: u64) -> bool {
+        // SAFETY: the context is valid; the caller reloads packet pointers.
+        unsafe { bpf_l4_csum_replace(self.0, at as u32, from, to, flags) == 0 }
+    }
+
+    /// Returns the hash of the packet's flow.
+    #[inline(always)]
+    pub(crate) fn hash(self) -> u32 {
+        // SAFETY: the context is valid for the whole run.
+        unsafe { bpf_get_hash_recalc(self.0) }
+    }
+
+    /// Returns the flags that a program of XDP has given the packet; zero without one.
+    #[inline(always)]
+    pub(crate) fn transferred(self) -> u32 {
+        let flags = field!(self, data_meta) as usize;
+        if flags + size_of::<u32>() > field!(self, data) as usize {
+            return 0;
+        }
+        // SAFETY: the bounds are checked, and metadata is aligned to its words.
+        unsafe { (flags as *const u32).read() }
     }
 
     /// Tail-calls a program of the private array; returns only if the slot is empty.

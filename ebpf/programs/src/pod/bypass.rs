@@ -7,9 +7,9 @@
 use crate::maps::cilium_devices;
 use crate::monitor::drop::Drop;
 use crate::nodeport::fib::Route;
-use crate::nodeport::{NodePort, reply};
+use crate::nodeport::{NodePort, way};
 use crate::packet::skb::{ETH_LEN, Skb};
-use crate::snat::masquerade::STEP;
+use crate::snat::STEP;
 use aya_ebpf::bindings::__sk_buff;
 use datapath_abi::file;
 
@@ -53,7 +53,7 @@ fn send<F: NodePort>(skb: Skb) -> Result<u64, Drop> {
         Some(device) if device.l3 & 1 == 0 => {}
         _ => return Ok(TO_STACK),
     }
-    reply::forward_hop::<F>(skb)?;
+    way::forward_hop::<F>(skb)?;
     Ok(SENT | u64::from(route.redirect() as u8) << VERDICT_SHIFT | u64::from(route.ifindex()))
 }
 

@@ -5,7 +5,8 @@ use crate::endpoint;
 use crate::endpoint::deliver::{self, Origin};
 use crate::endpoint::ipcache;
 use crate::host::{firewall, from_proxy, is_of_host};
-use crate::lb::{self, Service, Services};
+use crate::lb::pods::{self, Service};
+use crate::lb::{self, Services};
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::{self, Trace};
 use crate::nodeport::{self, NodePort};
@@ -119,7 +120,7 @@ fn admit<F: Services>(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
     }
     if enabled!(per_packet_lb) {
         let mut flow = flow::of::<F>(skb, ip, direction::EGRESS)?;
-        lb::translate::<F>(skb, &mut flow, conntrack::now())?.hand_over(skb);
+        pods::translate::<F>(skb, &mut flow, conntrack::now())?.hand_over(skb);
     }
     skb.tail_call(F::FORWARD_SLOT);
     Err(drop_here!(MISSED_TAIL_CALL))
@@ -342,7 +343,7 @@ fn enter<F: Services>(skb: Skb, me: &EndpointConfig, src_label: u32, call: u32) 
     } else if found.is_proxied() && call & delivery::FROM_EGRESS_PROXY == 0 {
         deliver::to_proxy(skb, 0);
     } else if found.rev_nat() != 0 {
-        lb::reply::<F>(skb, &mut flow, found.rev_nat(), found.flags() & ct_flag::LB_LOOPBACK != 0)?;
+        pods::reply::<F>(skb, &mut flow, found.rev_nat(), found.flags() & ct_flag::LB_LOOPBACK != 0)?;
     }
     if deliver::is_to_proxy(skb) {
         trace!(skb, to_proxy(skb, of_connection(TO_PROXY, me, src_label, me.identity, &found)));

@@ -5,7 +5,7 @@ use crate::endpoint::deliver;
 use crate::monitor::drop::Drop;
 use crate::packet::family::Family;
 use crate::packet::headers::{EthHeader, Ipv6Header, Mac, fold, mac};
-use crate::packet::ipv6::V6;
+use crate::packet::ipv6::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, V6};
 use crate::packet::skb::{ETH_LEN, PASS, Skb};
 use crate::pod::container::drop_sent;
 use aya_ebpf::helpers::bpf_csum_diff;
@@ -15,8 +15,6 @@ const FILE: u8 = file::ICMP6;
 
 const ICMPV6: u8 = 58;
 pub(crate) const TIME_EXCEEDED: u8 = 3;
-const NEIGHBOUR_SOLICITATION: u8 = 135;
-const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const IPV6_LEN: usize = size_of::<Ipv6Header>();
 const ICMP_OFFSET: usize = ETH_LEN + IPV6_LEN;
 
@@ -59,16 +57,6 @@ struct PseudoHeader {
     destination: [u32; 4],
     len: u32,
     next_header: u32,
-}
-
-/// True for solicitations and advertisements, which are not forwarded.
-#[inline(always)]
-pub(crate) fn is_neighbour_message(skb: Skb, header: &Ipv6Header) -> bool {
-    if header.next_header != ICMPV6 {
-        return false;
-    }
-    let mut kind = 0u8;
-    skb.load(ICMP_OFFSET, &mut kind) && matches!(kind, NEIGHBOUR_SOLICITATION | NEIGHBOUR_ADVERTISEMENT)
 }
 
 /// Tail-calls the program of solicitations, and passes advertisements to the stack.

@@ -7,10 +7,10 @@ use crate::endpoint::ipcache;
 use crate::host::{drop_incoming, firewall, is_of_host};
 use crate::maps::ep_masquerade;
 use crate::monitor::drop::{Drop, Parties, dropped};
-use crate::nodeport::remote::is_own;
+use crate::nodeport::way::is_own;
 use crate::packet::flow::{self, Flow, SCTP, TCP, UDP, UNCOUNTED};
 use crate::packet::skb::Skb;
-use crate::snat::{Snat, destination, direct_routing_address, quote, source};
+use crate::snat::{STEP, Snat, TRANSLATED, UNTRANSLATED, destination, direct_routing_address, quote, source};
 use aya_ebpf::bindings::__sk_buff;
 use datapath_abi::{direction, drop, file, identity, lxc_flag, mark};
 
@@ -73,12 +73,6 @@ fn decide_router<F: Snat>(raw: *mut __sk_buff, flow: &mut Flow<F::Address>) -> u
     reserve::<F>(skb, unsafe { &*header }, flow, F::router())
 }
 
-/// Results of the steps beside drops, which have a zero here.
-pub(crate) const STEP: u64 = 1 << 56;
-/// The packet leaves as it is.
-pub(crate) const UNTRANSLATED: u64 = STEP;
-/// The packet was translated.
-pub(crate) const TRANSLATED: u64 = 2 * STEP;
 /// The source of a pod's packet is translated.
 const OF_POD: u64 = 3 * STEP;
 /// A port of the host is reserved.

@@ -5,7 +5,9 @@
 //! [`datapath_abi::snat`]), and packets that ICMP errors quote ([`quote`]). Uses `conntrack`, `endpoint`, `maps`,
 //! `monitor`, `nat` and `packet`.
 
+#[cfg(not(feature = "xdp"))]
 pub(crate) mod masquerade;
+#[cfg(not(feature = "xdp"))]
 pub(crate) mod quote;
 
 use crate::conntrack;
@@ -19,9 +21,7 @@ use crate::packet::family::Family;
 use crate::packet::flow::{Flow, SCTP};
 use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
-use crate::packet::skb::Skb;
-use crate::snat::masquerade::{TRANSLATED, UNTRANSLATED};
-use aya_ebpf::bindings::__sk_buff;
+use crate::packet::skb::{Context, Skb};
 use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_perf_event_output};
 use datapath_abi::signal::{FillUp, NAT_FILL_UP};
 use datapath_abi::snat::{Failure, MAX_TRIES, Mapping, Range, SIGNAL_RETRIES, Table, restore, translate};
@@ -31,6 +31,13 @@ use datapath_abi::{
 };
 
 const FILE: u8 = file::NODEPORT;
+
+/// Results of the steps beside drops, which have a zero here.
+pub(crate) const STEP: u64 = 1 << 56;
+/// The packet leaves as it is.
+pub(crate) const UNTRANSLATED: u64 = STEP;
+/// The packet was translated.
+pub(crate) const TRANSLATED: u64 = 2 * STEP;
 
 /// Translation of source addresses of an IP family.
 pub(crate) trait Snat: Translate {
@@ -275,7 +282,7 @@ const ERRNO_SHIFT: u32 = 32;
 /// Returns the port of a flow's translation. A separate function: the verifier follows its loop once, and it has a stack
 /// of its own.
 #[inline(never)]
-fn map<F: Snat>(raw: *mut __sk_buff, flow: &Flow<F::Address>, is_host: bool) -> u64 {
+fn map<F: Snat>(raw: *mut Context, flow: &Flow<F::Address>, is_host: bool) -> u64 {
     let skb = Skb::from_raw(raw);
     map_to::<F>(skb, flow, target::<F>(skb, flow, is_host), is_host)
 }
@@ -362,18 +369,13 @@ pub(crate) fn to_backend<F: Snat>(skb: Skb, flow: &Flow<F::Address>, target: &F:
 
 /// A function of its own, as [`map`].
 #[inline(never)]
-fn map_client<F: Snat>(raw: *mut __sk_buff, flow: &Flow<F::Address>, target: &F::Address) -> u64 {
+fn map_client<F: Snat>(raw: *mut Context, flow: &Flow<F::Address>, target: &F::Address) -> u64 {
     map_to::<F>(Skb::from_raw(raw), flow, *target, false)
 }
 
 /// A function of its own, as [`map`].
 #[inline(never)]
-fn write_client<F: Snat>(
-    raw: *mut __sk_buff,
-    flow: &Flow<F::Address>,
-    target: &F::Address,
-    port: u16,
-) -> u64 {
+fn write_client<F: Snat>(raw: *mut Context, flow: &Flow<F::Address>, target: &F::Address, port: u16) -> u64 {
     if port != flow.sport && flow.protocol() == SCTP {
         return drop_here!(ERROR_WHILE_CORRECTING_L4_CHECKSUM).packed();
     }
@@ -398,7 +400,7 @@ pub(crate) fn direct_routing_address<F: Snat>() -> F::Address {
 
 /// Keeps the connection tracking entry of a flow of the host. A function of its own, as [`map`].
 #[inline(never)]
-fn keep<F: Snat>(raw: *mut __sk_buff, flow: &Flow<F::Address>) -> u64 {
+fn keep<F: Snat>(raw: *mut Context, flow: &Flow<F::Address>) -> u64 {
     match conntrack::keep::<F>(Skb::from_raw(raw), flow, conntrack::now()) {
         Ok(()) => UNTRANSLATED,
         Err(why) => why.packed(),
@@ -407,7 +409,7 @@ fn keep<F: Snat>(raw: *mut __sk_buff, flow: &Flow<F::Address>) -> u64 {
 
 /// Writes the translated source into a packet. A function of its own, as [`map`].
 #[inline(never)]
-fn write<F: Snat>(raw: *mut __sk_buff, flow: &Flow<F::Address>, port: u16, is_host: bool) -> u64 {
+fn write<F: Snat>(raw: *mut Context, flow: &Flow<F::Address>, port: u16, is_host: bool) -> u64 {
     let skb = Skb::from_raw(raw);
     let address = target::<F>(skb, flow, is_host);
     if port != flow.sport && flow.protocol() == SCTP {
@@ -451,16 +453,7 @@ fn target<F: Snat>(skb: Skb, flow: &Flow<F::Address>, is_host: bool) -> F::Addre
 /// mapping.
 #[inline(always)]
 fn destination<F: Snat>(skb: Skb, flow: &mut Flow<F::Address>) -> Result<bool, Drop> {
-    let key = NatKey {
-        daddr: flow.destination,
-        saddr: flow.source,
-        dport: flow.dport,
-        sport: flow.sport,
-        nexthdr: flow.protocol(),
-        flags: tuple_flag::IN,
-    };
-    let Some(original) = restore(&NatMap::<F>(core::marker::PhantomData), &key) else { return Ok(false) };
-    let Mapping { address, port, needs_ct } = original;
+    let Some(Mapping { address, port, needs_ct }) = original::<F>(flow) else { return Ok(false) };
     let (source, identifier) = (flow.source, nat::Change { from: flow.dport, to: port });
     let is_changed = !F::same(address, flow.destination) || port != flow.dport;
     if is_changed {
@@ -474,6 +467,20 @@ fn destination<F: Snat>(skb: Skb, flow: &mut Flow<F::Address>) -> Result<bool, D
         conntrack::refresh_reply::<F>(skb, flow, conntrack::now());
     }
     Ok(is_changed)
+}
+
+/// Returns the destination of a reply before its translation; `None` for a packet without a mapping.
+#[inline(always)]
+pub(crate) fn original<F: Snat>(flow: &Flow<F::Address>) -> Option<Mapping<F::Address>> {
+    let key = NatKey {
+        daddr: flow.destination,
+        saddr: flow.source,
+        dport: flow.dport,
+        sport: flow.sport,
+        nexthdr: flow.protocol(),
+        flags: tuple_flag::IN,
+    };
+    restore(&NatMap::<F>(core::marker::PhantomData), &key)
 }
 
 /// Returns the ports of translations of TCP, UDP and SCTP.

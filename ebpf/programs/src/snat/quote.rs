@@ -7,10 +7,8 @@ use crate::packet::family::Family as _;
 use crate::packet::flow::{SCTP, TCP, UDP};
 use crate::packet::headers::Ipv4Header;
 use crate::packet::ipv6::V6;
-use crate::packet::skb::Skb;
-use crate::snat::Snat;
-use crate::snat::masquerade::{TRANSLATED, UNTRANSLATED};
-use aya_ebpf::bindings::__sk_buff;
+use crate::packet::skb::{Context, Skb};
+use crate::snat::{Snat, TRANSLATED, UNTRANSLATED};
 use datapath_abi::{NatKey, file, tuple_flag};
 
 const FILE: u8 = file::NODEPORT;
@@ -29,7 +27,7 @@ const OFFSET_MASK: u64 = 0x3fff;
 /// a device receives quotes a packet of a pod. Errors about flows without a mapping stay as they are. A separate
 /// function: its paths join at the return.
 #[inline(never)]
-pub(crate) fn translate<F: Snat>(raw: *mut __sk_buff, icmp: u64, leaves: bool) -> u64 {
+pub(crate) fn translate<F: Snat>(raw: *mut Context, icmp: u64, leaves: bool) -> u64 {
     match rewrite::<F>(Skb::from_raw(raw), (icmp & OFFSET_MASK) as usize, leaves) {
         Ok(true) => TRANSLATED,
         Ok(false) => UNTRANSLATED,

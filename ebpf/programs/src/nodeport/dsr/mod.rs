@@ -10,23 +10,24 @@
 //!
 //! Uses `conntrack`, `endpoint`, `overlay`, `packet`, `pod` and `snat`.
 
+#[cfg(not(feature = "xdp"))]
 pub(crate) mod geneve;
 pub(crate) mod option;
+#[cfg(not(feature = "xdp"))]
 pub(crate) mod receive;
+#[cfg(not(feature = "xdp"))]
+pub(crate) mod send;
+#[cfg(not(feature = "xdp"))]
 pub(crate) mod too_big;
 
 use crate::conntrack::SYN;
-use crate::monitor::drop::{Drop, Parties, dropped};
+use crate::monitor::drop::Drop;
 use crate::nat::Socket;
 use crate::nodeport::NodePort;
-use crate::nodeport::fib::Route;
-use crate::nodeport::reply;
-use crate::packet::flow::{Flow, TCP, UDP};
+use crate::packet::flow::Flow;
 use crate::packet::skb::Skb;
 use crate::snat::Snat;
-use datapath_abi::{LbService, direction, dsr as mode, file, lb_flag2, mark};
-
-const FILE: u8 = file::NODEPORT;
+use datapath_abi::{LbService, dsr as mode, lb_flag2};
 
 /// How packets of an IP family name the frontend.
 pub(crate) trait Dsr: NodePort + Snat {
@@ -42,8 +43,10 @@ pub(crate) trait Dsr: NodePort + Snat {
     /// Returns the frontend that the option names.
     fn named(skb: Skb, header: &Self::Header) -> Option<Socket<Self::Address>>;
     /// Adds the option of the tunnel that names a frontend to a packet with a tunnel's key; false if the kernel refuses.
+    #[cfg(not(feature = "xdp"))]
     fn insert_into_tunnel(skb: Skb, frontend: Socket<Self::Address>) -> bool;
     /// Returns the frontend that the option of the tunnel names.
+    #[cfg(not(feature = "xdp"))]
     fn named_in_tunnel(skb: Skb) -> Option<Socket<Self::Address>>;
 }
 
@@ -53,67 +56,9 @@ pub(crate) fn is_mode_of(service: &LbService) -> bool {
     node!(dsr) == mode::ALL || service.flags2 & lb_flag2::FORWARDING_DSR != 0
 }
 
-/// Passes a packet that was translated to a backend of another node to [`send`]. Returns if that program is missing.
-#[inline(always)]
-pub(crate) fn hand_over<F: NodePort>(skb: Skb, frontend: Socket<F::Address>) -> Drop {
-    let [a, b, c, d] = F::words(frontend.address);
-    skb.set_cb(0, u32::from(frontend.port));
-    skb.set_cb(1, a);
-    skb.set_cb(2, b);
-    skb.set_cb(3, c);
-    skb.set_cb(4, d);
-    skb.tail_call(F::DSR_SLOT);
-    drop_here!(MISSED_TAIL_CALL)
-}
-
-/// Sends a packet to a backend of another node, past the stack.
-#[inline(always)]
-pub(crate) fn send<F: Dsr>(skb: Skb) -> i32 {
-    match leave::<F>(skb) {
-        Ok(verdict) => verdict,
-        Err(why) => {
-            let parties = Parties { endpoint: node!(host_endpoint_id), ..Parties::default() };
-            dropped(skb, why.any(skb), direction::EGRESS, parties)
-        }
-    }
-}
-
-#[inline(always)]
-fn leave<F: Dsr>(skb: Skb) -> Result<i32, Drop> {
-    let words = [skb.cb(1), skb.cb(2), skb.cb(3), skb.cb(4)];
-    let frontend = Socket { address: F::from_words(words), port: skb.cb(0) as u16 };
-    let flow = reply::flow_of::<F>(skb)?;
-    let is_named = skb.forget(u64::from(names_frontend(&flow))) != 0;
-    reply::forward_hop::<F>(skb)?;
-    // It must leave as it is.
-    skb.set_mark(mark::SNAT_DONE);
-    if enabled!(dsr_geneve) {
-        return geneve::send::<F>(skb, &flow, is_named.then_some(frontend));
-    }
-    if !is_named {
-        return Ok(Route::of::<F>(skb, flow.source, flow.destination)?.redirect());
-    }
-    let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
-    // SAFETY: `header` checked the bounds; nothing is written while this borrow is used.
-    let length = F::length(unsafe { &*header }).saturating_add(F::OPTION_LEN);
-    let mut mtu = 0;
-    let route = match Route::for_length::<F>(skb, flow.source, flow.destination, length, &mut mtu) {
-        Ok(route) => route,
-        Err(why) => {
-            if enabled!(dsr_icmp) && mtu > F::OPTION_LEN && matches!(flow.protocol(), TCP | UDP) {
-                // The tail call does not return unless the program is missing.
-                too_big::hand_over::<F>(skb, mtu - F::OPTION_LEN);
-            }
-            return Err(why);
-        }
-    };
-    F::insert_option(skb, frontend)?;
-    Ok(route.redirect())
-}
-
 /// True for packets that name the frontend: the first ones of a TCP connection, all of another protocol, which has no
 /// first one.
 #[inline(always)]
-fn names_frontend<A>(flow: &Flow<A>) -> bool {
+pub(crate) fn names_frontend<A>(flow: &Flow<A>) -> bool {
     !flow.is_tcp() || flow.tcp_flags() & SYN != 0
 }

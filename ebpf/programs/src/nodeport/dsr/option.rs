@@ -2,7 +2,9 @@
 
 use crate::monitor::drop::Drop;
 use crate::nat::Socket;
-use crate::nodeport::dsr::{Dsr, geneve};
+use crate::nodeport::dsr::Dsr;
+#[cfg(not(feature = "xdp"))]
+use crate::nodeport::dsr::geneve;
 use crate::packet::family::Family as _;
 use crate::packet::headers::{Ipv4Header, Ipv6Header, fold};
 use crate::packet::ipv4::V4;
@@ -98,11 +100,13 @@ impl Dsr for V4 {
         Some(Socket { address: address.swap_bytes(), port: option[1].swap_bytes() })
     }
 
+    #[cfg(not(feature = "xdp"))]
     #[inline(always)]
     fn insert_into_tunnel(skb: Skb, frontend: Socket<u32>) -> bool {
         skb.set_tunnel_option(&geneve::Option4::new(frontend))
     }
 
+    #[cfg(not(feature = "xdp"))]
     #[inline(always)]
     fn named_in_tunnel(skb: Skb) -> Option<Socket<u32>> {
         geneve::Option4::read(skb)
@@ -170,11 +174,13 @@ impl Dsr for V6 {
         Some(Socket { address: found.address, port: found.port })
     }
 
+    #[cfg(not(feature = "xdp"))]
     #[inline(always)]
     fn insert_into_tunnel(skb: Skb, frontend: Socket<[u32; 4]>) -> bool {
         skb.set_tunnel_option(&geneve::Option6::new(frontend))
     }
 
+    #[cfg(not(feature = "xdp"))]
     #[inline(always)]
     fn named_in_tunnel(skb: Skb) -> Option<Socket<[u32; 4]>> {
         geneve::Option6::read(skb)

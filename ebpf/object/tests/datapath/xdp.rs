@@ -1,0 +1,371 @@
+//! XDP: what leaves by the device it came by is completed, what a pod of the node gets is translated, all else is left to
+//! the device's tc program as it is.
+
+use crate::dsr::without_option;
+use crate::kit::*;
+use crate::l4::*;
+use crate::nodeport::*;
+use crate::nodeport_remote::native;
+use crate::service::*;
+use crate::uplink::{UPLINK, routed};
+use anyhow::{Context as _, Result};
+use datapath_abi::mark::xdp_transfer::NO_SERVICE;
+use datapath_abi::{
+    DIRECT_ROUTING, MAGLEV_TEMPLATE_SIZE, MasqueradeAddresses, NodeConfig, Pod as Plain, PrefilterKey4,
+    PrefilterKey6, direction, drop, dsr, ipv4_word, ipv6_words, lb_flag, lb_flag2, metric,
+};
+use std::net::{IpAddr, SocketAddr};
+use test_kit::NetNs;
+
+/// Verdicts (linux/bpf.h, `enum xdp_action`).
+const XDP_DROP: u32 = 1;
+const XDP_PASS: u32 = 2;
+const XDP_TX: u32 = 3;
+
+/// The next hop of the routes.
+const GATEWAY_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
+/// The device of the routes.
+const UPLINK_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x40];
+
+fn config() -> NodeConfig {
+    NodeConfig { xdp: 1, ..native() }
+}
+
+/// A node with a frontend and routes back to where clients are.
+struct Entry {
+    node: Node,
+    ns: NetNs,
+    family: Family,
+    protocol: u8,
+}
+
+impl Entry {
+    fn new(config: &NodeConfig, family: Family, protocol: u8, backends: &[SocketAddr]) -> Result<Self> {
+        let ns = routed()?;
+        ns.ip_batch(&format!(
+            "link set out0 address {}
+             neigh replace 203.0.113.9 lladdr {mac} dev out0 nud permanent
+             neigh replace 2001:db8:1::9 lladdr {mac} dev out0 nud permanent",
+            text(UPLINK_MAC),
+            mac = text(GATEWAY_MAC),
+        ))?;
+        let mut datapath = ns.run(|| Datapath::load_xdp(config, "out0"))?;
+        for ip in [IpAddr::from(HOST_V4), HOST_V6.into()] {
+            datapath.add_host(ip)?;
+        }
+        let row = MasqueradeAddresses {
+            ipv4: ipv4_word(HOST_V4),
+            ipv6: ipv6_words(HOST_V6),
+            ..MasqueradeAddresses::default()
+        };
+        datapath.put::<4, 64>("ep_masquerade", &DIRECT_ROUTING, &row)?;
+        let mut node = Node::on(datapath, family, protocol, backends)?;
+        node.set_flags(NODE_PORT, 0)?;
+        Ok(Self { node, ns, family, protocol })
+    }
+
+    fn remote(config: &NodeConfig, family: Family, protocol: u8) -> Result<Self> {
+        Self::new(config, family, protocol, &[family.remote()])
+    }
+
+    fn arrive(&self, packet: &[u8]) -> Result<Outcome> {
+        self.ns.run(|| self.node.datapath.run_xdp(UPLINK, &frame(DEVICE, ROUTER_MAC, packet)))
+    }
+
+    fn client(&self) -> SocketAddr {
+        SocketAddr::new(self.family.outside(), 50000)
+    }
+
+    fn request(&self, flags: u8) -> Vec<u8> {
+        segment(self.client(), self.family.vip(), self.protocol, flags)
+    }
+
+    /// The packet is left as it is, without metadata.
+    fn leaves(&self, packet: &[u8]) -> Result<()> {
+        let outcome = self.arrive(packet)?;
+        anyhow::ensure!((outcome.verdict, outcome.mark) == (XDP_PASS, 0), "{outcome:?}");
+        anyhow::ensure!(outcome.packet[14..] == *packet, "{outcome:?}");
+        Ok(())
+    }
+
+    /// The packet leaves by the device; what the next hop gets.
+    fn sends_back(&self, packet: &[u8]) -> Result<Outcome> {
+        let outcome = self.arrive(packet)?;
+        anyhow::ensure!(outcome.verdict == XDP_TX, "{:?}: {outcome:?}", self.family);
+        anyhow::ensure!(outcome.packet[..12] == [GATEWAY_MAC, UPLINK_MAC].concat(), "{outcome:?}");
+        let hops = outcome.packet[if self.family == Family::V4 { 22 } else { 21 }];
+        anyhow::ensure!(hops == 63, "{outcome:?}");
+        Ok(outcome)
+    }
+
+    fn drops(&mut self, packet: &[u8], reason: u8) -> Result<()> {
+        let datapath = &mut self.node.datapath;
+        let before = datapath.counted(reason, direction::INGRESS)?;
+        let outcome = self.arrive(packet)?;
+        anyhow::ensure!(outcome.verdict == XDP_DROP, "{outcome:?}");
+        let after = self.node.datapath.counted(reason, direction::INGRESS)?;
+        anyhow::ensure!(after == before + 1, "not dropped for {reason}");
+        Ok(())
+    }
+}
+
+fn text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+fn cases(mut test: impl FnMut(Family, u8) -> Result<()>) -> Result<()> {
+    FAMILIES.into_iter().try_for_each(|family| [TCP, UDP].into_iter().try_for_each(|p| test(family, p)))
+}
+
+/// Scenarios 47 and 50, and that both are counted as forwarded.
+#[test]
+fn a_request_leaves_with_the_nodes_address_and_its_reply_to_the_client() -> Result<()> {
+    test_kit::require_root!();
+    cases(|family, protocol| {
+        let mut entry = Entry::remote(&config(), family, protocol)?;
+        for flags in [SYN, ACK] {
+            let seen = seen_at(&entry.sends_back(&entry.request(flags))?);
+            let host = family.host(50000);
+            assert_eq!((seen.source, seen.destination), (host, family.remote()));
+            assert!(seen.checksums, "{family:?} {protocol}");
+            let reply = segment(family.remote(), host, protocol, flags | ACK);
+            let seen = seen_at(&entry.sends_back(&reply)?);
+            assert_eq!((seen.source, seen.destination), (family.vip(), entry.client()));
+            assert!(seen.checksums, "{family:?} {protocol}");
+        }
+        assert_eq!(entry.node.datapath.counted(metric::FORWARDED, direction::EGRESS)?, 4);
+        // Its twins: nobody has asked this port, and another host is not the node.
+        entry.leaves(&segment(family.remote(), family.host(50001), protocol, ACK))?;
+        entry.leaves(&segment(family.remote(), SocketAddr::new(family.other_node(), 50000), protocol, ACK))
+    })
+}
+
+/// A datagram without a checksum still has none, and one whose checksum becomes zero does not look like that.
+#[test]
+fn checksums_of_udp_are_optional() -> Result<()> {
+    test_kit::require_root!();
+    let entry = Entry::remote(&config(), Family::V4, UDP)?;
+    let mut packet = entry.request(0);
+    packet[26..28].copy_from_slice(&[0, 0]);
+    let outcome = entry.sends_back(&packet)?;
+    assert_eq!(outcome.packet[14 + 26..14 + 28], [0, 0]);
+    // Every sum occurs among these payloads, so zero does.
+    for payload in 0..=u16::MAX {
+        let mut packet = entry.request(0);
+        let last = packet.len() - 2;
+        let (old, new) = (u16::from_be_bytes([packet[last], packet[last + 1]]), payload);
+        packet[last..].copy_from_slice(&new.to_be_bytes());
+        let sum = u16::from_be_bytes([packet[26], packet[27]]);
+        let moved = u32::from(!sum) + u32::from(!old) + u32::from(new);
+        let moved = (moved & 0xffff) + (moved >> 16);
+        let moved = !(((moved & 0xffff) + (moved >> 16)) as u16);
+        packet[26..28].copy_from_slice(&(if moved == 0 { u16::MAX } else { moved }).to_be_bytes());
+        let outcome = entry.sends_back(&packet)?;
+        assert_ne!(outcome.packet[14 + 26..14 + 28], [0, 0], "{payload}");
+        if outcome.packet[14 + 26..14 + 28] == [0xff, 0xff] {
+            assert!(seen_at(&outcome).checksums);
+            return Ok(());
+        }
+    }
+    anyhow::bail!("no payload has led to a sum of zero")
+}
+
+/// Scenario 48: translated, with the flag that tells the device's program.
+#[test]
+fn a_pod_of_the_node_gets_the_packet_by_the_devices_program() -> Result<()> {
+    test_kit::require_root!();
+    cases(|family, protocol| {
+        let mut entry = Entry::new(&config(), family, protocol, &[family.b(BACKEND_PORT)])?;
+        entry.node.datapath.set_address(family.b(0).ip(), &Plain::zeroed())?;
+        let outcome = entry.arrive(&entry.request(SYN))?;
+        let seen = seen_at(&outcome);
+        assert_eq!((outcome.verdict, outcome.mark), (XDP_PASS, NO_SERVICE), "{family:?}");
+        assert_eq!((seen.source, seen.destination), (entry.client(), family.b(BACKEND_PORT)));
+        assert!(seen.checksums, "{family:?} {protocol}");
+        Ok(())
+    })
+}
+
+/// Scenarios 49, 51 and 52, and what else the stack or the device's program has to do.
+#[test]
+fn what_xdp_cannot_complete_is_left_as_it_is() -> Result<()> {
+    test_kit::require_root!();
+    for family in FAMILIES {
+        let mut entry = Entry::remote(&config(), family, TCP)?;
+        let request = entry.request(SYN);
+        // The control.
+        entry.sends_back(&request)?;
+        let cases = [
+            (NODE_PORT | lb_flag::EXT_LOCAL_SCOPE, 0),
+            (NODE_PORT, lb_flag2::L7_LOAD_BALANCER),
+            (lb_flag::HOST_PORT | lb_flag::ROUTABLE, 0),
+        ];
+        for (flags, flags2) in cases {
+            entry.node.set_flags(flags, flags2)?;
+            entry.leaves(&request).with_context(|| format!("{flags:#x} {flags2:#x}"))?;
+        }
+        entry.node.set_flags(NODE_PORT, 0)?;
+        let mut last_hop = request.clone();
+        match family {
+            Family::V4 => {
+                last_hop[8] = 1;
+                last_hop[10..12].copy_from_slice(&[0, 0]);
+                let sum = crate::packet::checksum(&last_hop[..20]);
+                last_hop[10..12].copy_from_slice(&sum.to_be_bytes());
+            }
+            Family::V6 => last_hop[7] = 1,
+        }
+        entry.leaves(&last_hop)?;
+        entry.leaves(&family.echo())?;
+        let mut beside = family.vip();
+        beside.set_port(81);
+        entry.leaves(&segment(entry.client(), beside, TCP, SYN))?;
+        // The kernel has yet to resolve the next hop, or another device leads there.
+        let version = if family == Family::V4 { "203.0.113.9" } else { "2001:db8:1::9" };
+        entry.ns.ip(&format!("neigh del {version} dev out0"))?;
+        entry.leaves(&request)?;
+        entry.node.set_backends(&[])?;
+        entry.node.set_flags(NODE_PORT, 0)?;
+        let other = SocketAddr::new(entry.family.outside(), 50002);
+        entry.leaves(&segment(other, family.vip(), TCP, SYN))?;
+    }
+    Ok(())
+}
+
+/// Backends behind a tunnel are left to the device's program, which has the tunnel's key.
+#[test]
+fn tunnels_are_left_as_they_are() -> Result<()> {
+    test_kit::require_root!();
+    let config = NodeConfig { xdp: 1, tunnel_ifindex: 0, ..crate::nodeport_remote::tunnel() };
+    for family in FAMILIES {
+        let mut entry = Entry::remote(&config, family, TCP)?;
+        entry.sends_back(&entry.request(SYN))?;
+        let row = behind(REMOTE_IDENTITY, family.other_node(), 0);
+        entry.node.datapath.set_ipcache(family.remote().ip(), &row)?;
+        entry.leaves(&entry.request(ACK))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn frontends_that_do_not_serve_a_client_drop_its_packets() -> Result<()> {
+    test_kit::require_root!();
+    cases(|family, protocol| {
+        let mut entry = Entry::remote(&config(), family, protocol)?;
+        let request = entry.request(SYN);
+        entry.node.set_flags(0, 0)?;
+        entry.drops(&request, drop::IS_A_CLUSTERIP)?;
+        entry.node.set_flags(NODE_PORT | lb_flag::SOURCE_RANGE, 0)?;
+        entry.drops(&request, drop::DENIED_BY_LB_SRC_RANGE_CHECK)?;
+        entry.node.set_flags(NODE_PORT | lb_flag::SOURCE_RANGE, lb_flag2::QUARANTINED_OR_DENY)?;
+        entry.sends_back(&request)?;
+        Ok(())
+    })
+}
+
+/// Scenario 53: the same bytes as by the device's program.
+#[test]
+fn direct_server_return_names_the_frontend() -> Result<()> {
+    test_kit::require_root!();
+    let config = NodeConfig { dsr: dsr::ALL, ..config() };
+    cases(|family, protocol| {
+        let entry = Entry::remote(&config, family, protocol)?;
+        let outcome = entry.sends_back(&entry.request(SYN))?;
+        let (option, plain) = without_option(family, &outcome);
+        assert_eq!(option, family.option(family.vip(), protocol), "{family:?} {protocol}");
+        let seen = seen(&plain);
+        assert_eq!((seen.source, seen.destination), (entry.client(), family.remote()));
+        assert!(seen.checksums, "{family:?} {protocol}");
+        if protocol == TCP {
+            let later = seen_at(&entry.sends_back(&entry.request(ACK))?);
+            assert_eq!((later.source, later.destination), (entry.client(), family.remote()));
+        }
+        // Too long with the option: the device's program answers.
+        if protocol == UDP {
+            const MTU: usize = 1280;
+            entry.ns.ip(&format!("link set out0 mtu {MTU}"))?;
+            let (client, vip) = (entry.client(), family.vip());
+            let of_length = |len: usize| {
+                let len = len - if family == Family::V4 { 20 } else { 40 };
+                let mut udp = [client.port().to_be_bytes(), vip.port().to_be_bytes()].concat();
+                udp.extend((len as u16).to_be_bytes());
+                udp.resize(len, 0);
+                ip(client.ip(), vip.ip(), UDP, &udp)
+            };
+            let largest = MTU - family.option_len();
+            entry.sends_back(&of_length(largest))?;
+            entry.leaves(&of_length(largest + 1))?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn listed_senders_are_dropped() -> Result<()> {
+    test_kit::require_root!();
+    for family in FAMILIES {
+        // The prefilter works without services.
+        let config = NodeConfig { xdp_prefilter: 1, nodeport: 0, ..config() };
+        let mut entry = Entry::remote(&config, family, TCP)?;
+        let request = entry.request(SYN);
+        entry.leaves(&request)?;
+        let datapath = &mut entry.node.datapath;
+        match family.outside() {
+            IpAddr::V4(ip) => {
+                let key = PrefilterKey4 { prefixlen: 24, address: ipv4_word(ip) };
+                datapath.put_prefix::<4>("cilium_cidr_v4_dyn", 24, &key)?;
+            }
+            IpAddr::V6(ip) => {
+                let key = PrefilterKey6 { prefixlen: 64, address: ipv6_words(ip) };
+                datapath.put_prefix::<16>("cilium_cidr_v6_dyn", 64, &key)?;
+            }
+        }
+        entry.drops(&request, drop::POLICY_DENIED)?;
+        // A single address, beside the ranges.
+        let other = SocketAddr::new(family.other_node(), 50000);
+        let packet = segment(other, family.vip(), TCP, SYN);
+        entry.leaves(&packet)?;
+        let datapath = &mut entry.node.datapath;
+        match other.ip() {
+            IpAddr::V4(ip) => {
+                let key = PrefilterKey4 { prefixlen: 32, address: ipv4_word(ip) };
+                datapath.put::<8, 1>("cilium_cidr_v4_fix", &key, &0u8)?;
+            }
+            IpAddr::V6(ip) => {
+                let key = PrefilterKey6 { prefixlen: 128, address: ipv6_words(ip) };
+                datapath.put::<20, 1>("cilium_cidr_v6_fix", &key, &0u8)?;
+            }
+        }
+        entry.drops(&packet, drop::POLICY_DENIED)?;
+    }
+    Ok(())
+}
+
+/// The verifier's work for the largest program, with all that it can do.
+#[test]
+fn programs_are_small_for_the_verifier() -> Result<()> {
+    test_kit::require_root!();
+    const GOAL: u32 = 100_000;
+    let config = NodeConfig {
+        xdp: 1,
+        xdp_prefilter: 1,
+        dsr: dsr::BY_SERVICE,
+        maglev: 1,
+        algorithm_annotation: 1,
+        maglev_table_size: MAGLEV_TEMPLATE_SIZE,
+        dynamic_source: 1,
+        extended_protocols: 1,
+        ct_accounting: 1,
+        monitor_aggregation: 0,
+        ..crate::nodeport_remote::tunnel()
+    };
+    let ns = routed()?;
+    let datapath = ns.run(|| Datapath::load_xdp(&config, "out0"))?;
+    for program in datapath_object::xdp::PROGRAMS {
+        let count = datapath.xdp_program(program.name)?.info()?.verified_instruction_count();
+        let count = count.context("the kernel does not count")?;
+        eprintln!("{}: {count}", program.name);
+        assert!(count <= GOAL, "{}: {count}", program.name);
+    }
+    Ok(())
+}

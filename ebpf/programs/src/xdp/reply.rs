@@ -1,0 +1,79 @@
+//! Packets of backends of other nodes to clients: the translation of the request is reversed.
+
+use crate::conntrack;
+use crate::lb::row;
+use crate::monitor::drop::Drop;
+use crate::nat::{self, Socket};
+use crate::nodeport::fib::Route;
+use crate::nodeport::way;
+use crate::packet::flow::{self, SCTP};
+use crate::packet::skb::{Context, PASS, Skb};
+use crate::snat;
+use crate::state::{Packet, Place};
+use crate::{LEFT, NEXT, refuse, send_back};
+use datapath_abi::direction;
+use datapath_abi::snat::Mapping;
+
+/// Handles a packet that is not to a frontend.
+#[inline(always)]
+pub(crate) fn handle<F: Place>(skb: Skb) -> i32 {
+    let Some(reply) = F::place() else { return PASS };
+    if skb.forget(find::<F>(skb.raw(), reply)) != NEXT {
+        return PASS;
+    }
+    let translated = skb.forget(translate::<F>(skb.raw(), reply));
+    if translated != NEXT {
+        return refuse::<F>(skb, translated, direction::INGRESS);
+    }
+    send_back(skb, reply.macs)
+}
+
+/// Writes client and frontend of a reply that leaves by this device again; [`LEFT`] for any other packet.
+#[inline(never)]
+fn find<F: Place>(raw: *mut Context, reply: &mut Packet<F::Address>) -> u64 {
+    let skb = Skb::from_raw(raw);
+    let Some(header) = F::header(skb) else { return LEFT };
+    // SAFETY: `header` checked the bounds; nothing is written while this borrow is used.
+    let Ok(flow) = flow::of::<F>(skb, unsafe { &*header }, flow::UNCOUNTED) else { return LEFT };
+    reply.flow = flow;
+    if flow.protocol() == SCTP
+        || u16::from_be(flow.dport) < node!(snat_min_port)
+        || !way::is_own::<F>(flow.destination)
+    {
+        return LEFT;
+    }
+    let Some(Mapping { address, port, needs_ct: false }) = snat::original::<F>(&flow) else { return LEFT };
+    reply.peer = Socket { address, port };
+    let mut restored = flow;
+    (restored.destination, restored.dport) = (address, port);
+    let rev_nat = conntrack::nodeport::replied_by::<F>(skb, &restored, conntrack::now());
+    let Some(service) = row(&F::reverse_nat(), &rev_nat) else { return LEFT };
+    reply.frontend = Socket { address: service.address, port: service.port };
+    if way::behind_tunnel::<F>(address).is_some() {
+        return LEFT;
+    }
+    match Route::back::<F>(skb, reply.frontend.address, address, 0) {
+        Some(macs) => {
+            reply.macs = macs;
+            NEXT
+        }
+        None => LEFT,
+    }
+}
+
+/// Gives a reply the client as its destination, and the frontend as its source.
+#[inline(never)]
+fn translate<F: Place>(raw: *mut Context, reply: &mut Packet<F::Address>) -> u64 {
+    match to_client::<F>(Skb::from_raw(raw), reply) {
+        Ok(()) => NEXT,
+        Err(why) => why.packed(),
+    }
+}
+
+#[inline(always)]
+fn to_client<F: Place>(skb: Skb, reply: &mut Packet<F::Address>) -> Result<(), Drop> {
+    let (backend, client) = (reply.flow.source, reply.peer);
+    nat::to_destination::<F>(skb, &mut reply.flow, client, backend, false)?;
+    nat::to_source::<F>(skb, &mut reply.flow, reply.frontend, client.address, false)?;
+    way::forward_hop::<F>(skb)
+}
