@@ -96,7 +96,7 @@ const LOAD_BALANCER: &str = "\
     bpf-lb-map-max=70000 bpf-lb-service-map-max=70001 bpf-lb-service-backend-map-max=70002 bpf-lb-rev-nat-map-max=70003 \
     bpf-lb-affinity-map-max=70004 bpf-lb-source-range-map-max=70005 bpf-lb-maglev-map-max=70006 \
     bpf-sock-rev-map-max=70007 node-port-range=31000,31999 bpf-lb-algorithm=maglev bpf-lb-algorithm-annotation=true \
-    bpf-lb-mode=dsr bpf-lb-mode-annotation=true bpf-lb-dsr-dispatch=geneve bpf-lb-external-clusterip=true \
+    bpf-lb-mode=dsr bpf-lb-mode-annotation=true bpf-lb-dsr-dispatch=geneve bpf-lb-acceleration=native bpf-lb-external-clusterip=true \
     bpf-lb-source-range-all-types=true enable-health-check-nodeport=false enable-health-check-loadbalancer-ip=true \
     enable-service-topology=true enable-dynamic-source-lookup-nodeport=true lb-pressure-metrics-interval=0s \
     lb-sock-terminate-all-protos=true lb-init-wait-timeout=2m lb-reflector-wait-time=1ms lb-retry-backoff-min=2s \
@@ -107,7 +107,7 @@ const LOAD_BALANCER: &str = "\
 /// Invalid values of them, rejected at the start.
 const WRONG: &str = "\
     bpf-lb-map-max=-1 bpf-sock-rev-map-max=x node-port-range=2,1 bpf-lb-algorithm=hash bpf-lb-mode=direct \
-    bpf-lb-dsr-dispatch=gre enable-dynamic-source-lookup-nodeport=perhaps lb-pressure-metrics-interval=soon \
+    bpf-lb-dsr-dispatch=gre bpf-lb-acceleration=fast enable-dynamic-source-lookup-nodeport=perhaps lb-pressure-metrics-interval=soon \
     lb-reflector-wait-time=0s lb-state-file=/run/lb.toml bpf-lb-maglev-table-size=16000 bpf-lb-maglev-hash-seed=short \
     fixed-zone-mapping=a=0 enable-lb-ipam=perhaps default-lb-service-ipam=dhcp lrp-address-matcher-cidrs=x";
 

@@ -63,6 +63,18 @@ pub enum DatapathError {
         #[source]
         source: Box<DatapathError>,
     },
+    /// A device cannot run XDP programs in its driver.
+    #[error(
+        "device {device} cannot accelerate services: {source}; set bpf-lb-acceleration=best-effort for devices that \
+         can, or disabled"
+    )]
+    NotAccelerated {
+        /// The device.
+        device: String,
+        /// The kernel's error.
+        #[source]
+        source: bpf::Error,
+    },
     /// A map of the node is full.
     #[error(
         "{step}: {source}; its size is fixed: let pods run on other nodes, or remove rows that are not the agent's"

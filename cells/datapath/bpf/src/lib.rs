@@ -6,7 +6,7 @@
 //! - [`BpfFs`]: Cilium's pin paths, and pinned maps that are reused, migrated to a new layout or refused;
 //! - [`ObjectFile`]: programs linked by aya-obj and loaded with maps the caller chooses; [`Program`] runs them on
 //!   packets;
-//! - [`Link`] (tcx, cgroup) and [`tc::Tc`] (cls_bpf filters): attachment of programs to interfaces and cgroups;
+//! - [`Link`] (tcx, XDP, cgroup) and [`tc::Tc`] (cls_bpf filters): attachment of programs to interfaces and cgroups;
 //! - [`Clock`]: the clock that programs read, as they read it;
 //! - [`probe()`]: the kernel features the datapath needs.
 //!
@@ -47,7 +47,7 @@ pub use bpffs::{BpfFs, Origin, is_bpffs, names_in, unpin};
 pub use clock::{Clock, monotonic};
 pub use datapath_abi::Pod;
 pub use error::{Error, LayoutMismatch, Result};
-pub use link::{Direction, Link, LinkInfo};
+pub use link::{Direction, Link, LinkInfo, XdpMode};
 pub use map::{Map, ObjectMap, PerCpuMap, bytes_of, values_of};
 pub use moving::{MOVING, Move};
 pub use netns::netns_cookie;

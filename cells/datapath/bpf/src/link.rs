@@ -1,4 +1,4 @@
-//! bpf links: a program attached to an interface by tcx or to a cgroup, held by a pin, replaced in place.
+//! bpf links: a program attached to an interface by tcx or XDP, or to a cgroup, held by a pin, replaced in place.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -10,6 +10,8 @@ use crate::sys::{self, Command, FdAttr, LinkCreateAttr, LinkUpdateAttr, RawLinkI
 
 /// `BPF_LINK_TYPE_CGROUP`.
 const LINK_TYPE_CGROUP: u32 = 3;
+/// `BPF_LINK_TYPE_XDP`.
+const LINK_TYPE_XDP: u32 = 6;
 /// `BPF_LINK_TYPE_TCX`.
 const LINK_TYPE_TCX: u32 = 11;
 
@@ -32,6 +34,25 @@ impl Direction {
     }
 }
 
+/// What runs an XDP program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum XdpMode {
+    /// The driver of the device, before the kernel has made anything of the packet.
+    Native,
+    /// The kernel, for devices of any driver.
+    Generic,
+}
+
+impl XdpMode {
+    /// Returns `XDP_FLAGS_DRV_MODE` or `XDP_FLAGS_SKB_MODE`.
+    fn flags(self) -> u32 {
+        match self {
+            XdpMode::Native => 1 << 2,
+            XdpMode::Generic => 1 << 1,
+        }
+    }
+}
+
 /// The kernel's information about a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkInfo {
@@ -39,7 +60,7 @@ pub struct LinkInfo {
     pub id: u32,
     /// The kernel's id of the program that it runs.
     pub program: u32,
-    /// The interface of a tcx link; 0 once the interface is gone, `None` for other kinds of links.
+    /// The interface of a tcx or XDP link; 0 once the interface is gone, `None` for other kinds of links.
     pub ifindex: Option<u32>,
     /// The direction of a tcx link.
     pub direction: Option<Direction>,
@@ -66,6 +87,21 @@ impl Link {
         };
         let fd = sys::plain_fd(Command::LinkCreate, &mut attr)
             .map_err(|e| Error::syscall("attach program by tcx to interface", ifindex.to_string(), e))?;
+        Ok(Link { fd })
+    }
+
+    /// Attaches an XDP program to an interface, which has no other one.
+    pub fn xdp(program: &impl AsFd, ifindex: u32, mode: XdpMode) -> Result<Link> {
+        const BPF_XDP: u32 = 37;
+        let mut attr = LinkCreateAttr {
+            prog_fd: program.as_fd().as_raw_fd() as u32,
+            ifindex,
+            attach_type: BPF_XDP,
+            flags: mode.flags(),
+            ..LinkCreateAttr::default()
+        };
+        let fd = sys::plain_fd(Command::LinkCreate, &mut attr)
+            .map_err(|e| Error::syscall("attach program by XDP to interface", ifindex.to_string(), e))?;
         Ok(Link { fd })
     }
 
@@ -125,7 +161,7 @@ impl Link {
         // A cgroup link has a 64-bit id in place of both words.
         let id = u64::from(raw.attach_type) << 32 | u64::from(raw.ifindex);
         let cgroup = (raw.link_type == LINK_TYPE_CGROUP).then_some(id);
-        let ifindex = tcx.then_some(raw.ifindex);
+        let ifindex = (tcx || raw.link_type == LINK_TYPE_XDP).then_some(raw.ifindex);
         Ok(LinkInfo { id: raw.id, program: raw.prog_id, ifindex, direction, cgroup })
     }
 

@@ -26,6 +26,7 @@ use crate::programs::direct_return::DirectReturn;
 use crate::programs::egress::EgressFeatures;
 use crate::programs::host_routing::HostRouting;
 use crate::programs::live::Live;
+use crate::programs::xdp::Acceleration;
 use crate::services::ServicesConfig;
 use crate::status::new_status;
 use crate::watchdog::repairs::Repairs;
@@ -117,6 +118,7 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
     let egress = EgressFeatures::new(&p.families, &p.masquerade, &p.settings)
         .with_direct_return(DirectReturn::new(&p.settings, &p.tunnel)?);
     let balancing = Balancing::new(&p.settings, maps.specs().maglev());
+    let acceleration = Acceleration::new(&p.settings, &p.tunnel)?;
     let host = HostJob {
         live: Live::new(p.config, p.conntrack, p.services)?,
         options: p.options,
@@ -135,6 +137,7 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         egress,
         host_routing: *p.host_routing,
         balancing,
+        acceleration,
         masquerading: p.masquerading,
         mtu: *p.mtu,
         endpoint_routes: *p.endpoint_routes,

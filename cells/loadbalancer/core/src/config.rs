@@ -6,8 +6,8 @@ use hive::OptionError;
 
 use crate::model::service::Algorithm;
 use crate::option_values::{
-    DsrDispatch, LbMode, MaglevSeed, MaglevTableSize, NodePortRange, ServiceIpam, ServiceProxyName,
-    StateFilePath, ZoneIds,
+    Acceleration, DsrDispatch, LbMode, MaglevSeed, MaglevTableSize, NodePortRange, ServiceIpam,
+    ServiceProxyName, StateFilePath, ZoneIds,
 };
 
 /// The options of services: sources, reconciliation, algorithms, modes.
@@ -74,6 +74,9 @@ pub struct ServicesConfig {
     /// How packets that dsr sends to other nodes carry the address of the service: opt, ipip or geneve
     #[flag(default = "opt")]
     pub bpf_lb_dsr_dispatch: DsrDispatch,
+    /// Handle services before the kernel's stack, by XDP: native by drivers of devices, best-effort by those that can
+    #[flag(default = "disabled")]
+    pub bpf_lb_acceleration: Acceleration,
     /// Take the source address of packets for backends on other nodes from the route, not from the device
     #[flag(default = false)]
     pub enable_dynamic_source_lookup_nodeport: bool,

@@ -87,8 +87,8 @@ pub use model::service::{
 };
 pub use model::source::Source;
 pub use option_values::{
-    DsrDispatch, LbMode, MaglevSeed, MaglevTableSize, NodePortRange, ServiceIpam, ServiceProxyName,
-    StateFilePath, ZoneIds,
+    Acceleration, DsrDispatch, LbMode, MaglevSeed, MaglevTableSize, NodePortRange, ServiceIpam,
+    ServiceProxyName, StateFilePath, ZoneIds,
 };
 pub use reflectors::state_file::{StateFileError, parse as parse_state_file, read as read_state_file};
 pub use writer::services_writer::{Initializers, Rules, ServicesWriter, State};

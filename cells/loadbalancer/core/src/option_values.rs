@@ -43,6 +43,22 @@ pub enum DsrDispatch {
     Geneve,
 }
 
+/// The mode of programs that handle services before the kernel's stack (XDP).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FlagValue)]
+pub enum Acceleration {
+    /// None.
+    #[default]
+    Disabled,
+    /// By the drivers of all devices.
+    Native,
+    /// By the drivers that can.
+    #[flag(name = "best-effort")]
+    BestEffort,
+    /// By the kernel, whatever the driver.
+    #[flag(name = "testing-only")]
+    TestingOnly,
+}
+
 /// The ports reserved for NodePort services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodePortRange {

@@ -17,7 +17,7 @@ use crate::model::frontend::{Frontend, FrontendType};
 use crate::model::name::ServiceName;
 use crate::model::service::{Algorithm, NatPolicy};
 use crate::model::source::Source;
-use crate::option_values::{DsrDispatch, LbMode};
+use crate::option_values::{Acceleration, DsrDispatch, LbMode};
 
 pub(crate) fn get_service(frontends: &Table<Frontend>) -> Response {
     Response::json(200, &list(frontends))
@@ -57,7 +57,7 @@ pub(crate) fn status(config: &ServicesConfig, status: &mut StatusResponse) {
     replacement.features = Some(features);
 }
 
-/// Returns how node ports are served, by programs of tc.
+/// Returns how node ports are served.
 fn node_port(config: &ServicesConfig) -> NodePort {
     let ports = config.node_port_range.ports();
     let has_maglev = config.bpf_lb_algorithm == Algorithm::Maglev;
@@ -73,8 +73,14 @@ fn node_port(config: &ServicesConfig) -> NodePort {
         LbMode::Hybrid if has_direct_return => "Hybrid",
         _ => "SNAT",
     };
+    let acceleration = match config.bpf_lb_acceleration {
+        Acceleration::Disabled => "Disabled",
+        Acceleration::Native => "Native",
+        Acceleration::BestEffort => "Best-Effort",
+        Acceleration::TestingOnly => "Generic",
+    };
     NodePort {
-        acceleration: "Disabled".to_owned(),
+        acceleration: acceleration.to_owned(),
         algorithm: if has_maglev { "Maglev" } else { "Random" }.to_owned(),
         dsr_mode: dispatch.to_owned(),
         enabled: true,

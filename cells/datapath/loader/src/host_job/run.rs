@@ -22,6 +22,7 @@ use crate::config::Notifications;
 use crate::endpoints::kernel::KernelDatapath;
 use crate::guard::nftables::Chain;
 use crate::host_job::machine::{Action, Applied, Event, HostLinks, HostMachine, Observation, Status};
+use crate::interfaces::acceleration::Accelerated;
 use crate::interfaces::controller::{Controller, LOAD_THREADS};
 use crate::interfaces::desired::{Desired, Facts};
 use crate::interfaces::device_links::Style;
@@ -33,6 +34,7 @@ use crate::programs::egress::{self, EgressFeatures};
 use crate::programs::host_routing::HostRouting;
 use crate::programs::live::Live;
 use crate::programs::set::ProgramSet;
+use crate::programs::xdp::Acceleration;
 use crate::watchdog::alarms::Alarms;
 use crate::watchdog::compare::compare;
 use crate::watchdog::repairs::Repairs;
@@ -87,6 +89,7 @@ pub(crate) struct HostJob {
     pub(crate) egress: EgressFeatures,
     pub(crate) host_routing: HostRouting,
     pub(crate) balancing: Balancing,
+    pub(crate) acceleration: Acceleration,
     /// Reports that the programs masquerade.
     pub(crate) masquerading: Arc<BpfMasquerading>,
     pub(crate) mtu: MtuConfig,
@@ -259,6 +262,7 @@ impl HostJob {
                 egress: &self.egress,
                 host_routing: self.host_routing,
                 balancing: &self.balancing,
+                acceleration: self.acceleration,
                 mtu: self.mtu,
                 endpoint_routes: self.endpoint_routes,
             };
@@ -288,6 +292,7 @@ impl HostJob {
                 self.report_tunnel(report.tunnel.take(), cx);
                 report_direct_routing(unaddressed, cx);
                 report_firewall(unfiltered, cx);
+                report_acceleration(report.accelerated.take(), cx);
                 if report.loaded.is_some() {
                     self.refuse_unknown_pods().await;
                     // Recreated host devices have the kernel's defaults.
@@ -297,7 +302,7 @@ impl HostJob {
                 if masquerades {
                     self.masquerading.set();
                 }
-                match report.not_switched {
+                match report.not_switched.or(report.not_accelerated) {
                     Some(error) => Err(error),
                     None => {
                         if let Some(took) = report.loaded {
@@ -389,6 +394,18 @@ fn report_firewall(unfiltered: Option<String>, cx: &JobCx) {
     match unfiltered {
         None => health.close(),
         Some(reason) => health.degraded(UNFILTERED, reason),
+    }
+}
+
+/// Reports which devices handle services by XDP, and those that cannot.
+fn report_acceleration(accelerated: Option<Accelerated>, cx: &JobCx) {
+    let health = cx.health.child("acceleration");
+    let Some(Accelerated { devices, refused }) = accelerated else { return health.close() };
+    let devices = if devices.is_empty() { "no device".to_owned() } else { devices.join(", ") };
+    let refused: Vec<String> = refused.iter().map(|(device, error)| format!("{device} ({error})")).collect();
+    match refused.is_empty() {
+        true => health.ok(format!("XDP on {devices}")),
+        false => health.ok(format!("XDP on {devices}; without: {}", refused.join(", "))),
     }
 }
 

@@ -17,6 +17,7 @@ use maps::{MASQUERADE_MAP, Maps};
 use crate::endpoints::drift;
 use crate::endpoints::kernel::KernelDatapath;
 use crate::guard::host_mark;
+use crate::interfaces::acceleration::{Accelerated, Accelerator};
 use crate::interfaces::desired::{Desired, NativeDevice};
 use crate::interfaces::device_links::{self, Place, Style};
 use crate::interfaces::host::{self, HOST_DEVICE, HostDevices, HostSettings};
@@ -43,6 +44,10 @@ pub(crate) struct Report {
     pub(crate) unmarked: bool,
     /// The name of the tunnel device, if there is one; the reason why it is missing.
     pub(crate) tunnel: Option<Result<&'static str, TunnelError>>,
+    /// The devices with XDP; none without acceleration.
+    pub(crate) accelerated: Option<Accelerated>,
+    /// The reason why a device has no XDP that must; everything else is done. The round has to be repeated.
+    pub(crate) not_accelerated: Option<DatapathError>,
     /// The reason why pods' interfaces still have the previous programs; everything else is done. The round has to be
     /// repeated.
     pub(crate) not_switched: Option<DatapathError>,
@@ -80,6 +85,8 @@ pub(crate) struct Controller {
     /// Places that run the programs in use, with their open links: the descriptor keeps a link alive if its pin is
     /// removed.
     attached: BTreeMap<Place, Option<Link>>,
+    /// Programs of XDP on devices.
+    accelerator: Accelerator,
     /// Addresses as they were applied last.
     addressed: Option<HostSettings>,
     /// The map entries as they were written last.
@@ -109,6 +116,7 @@ impl Controller {
             moving: true,
             copied: false,
             attached: BTreeMap::new(),
+            accelerator: Accelerator::default(),
             addressed: None,
             written: None,
             tunnel: None,
@@ -215,6 +223,12 @@ impl Controller {
         }
         if self.loaded.take().is_some() {
             self.replaced = Some(Instant::now());
+        }
+        // Last: a device that cannot must not keep packets from the programs of tc.
+        let (acceleration, devices) = (desired.acceleration, &desired.devices);
+        match self.accelerator.apply(&self.maps, acceleration, constants, devices) {
+            Ok(accelerated) => report.accelerated = accelerated,
+            Err(error) => report.not_accelerated = Some(error),
         }
         Ok(report)
     }
@@ -380,6 +394,9 @@ impl Controller {
             }
         }
         self.attached.retain(|place, _| !lost.contains(place));
+        let (programs, pins) = self.accelerator.check(self.maps.fs())?;
+        report.programs.extend(programs);
+        report.pins.extend(pins);
         Ok(report)
     }
 

@@ -17,6 +17,7 @@ use crate::interfaces::tunnel::TunnelSettings;
 use crate::programs::balancing::Balancing;
 use crate::programs::egress::EgressFeatures;
 use crate::programs::host_routing::HostRouting;
+use crate::programs::xdp::Acceleration;
 use crate::services::ServiceSettings;
 
 /// A device that faces the network.
@@ -37,6 +38,8 @@ pub(crate) struct Desired {
     pub(crate) tunnel: Option<TunnelSettings>,
     /// Constants of the programs, without indexes and MAC addresses of the agent's devices, which the kernel assigns.
     pub(crate) constants: NodeConfig,
+    /// What XDP does on them.
+    pub(crate) acceleration: Acceleration,
     /// Devices that face the network, by name.
     pub(crate) devices: BTreeMap<String, NativeDevice>,
     /// Rows of `ep_masquerade` by the device's index; that of the node by [`DIRECT_ROUTING`].
@@ -62,6 +65,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) egress: &'a EgressFeatures,
     pub(crate) host_routing: HostRouting,
     pub(crate) balancing: &'a Balancing,
+    pub(crate) acceleration: Acceleration,
     pub(crate) mtu: MtuConfig,
     pub(crate) endpoint_routes: EndpointRoutesConfig,
 }
@@ -89,6 +93,7 @@ impl Desired {
         let mut constants = constants(facts, &host);
         facts.egress.apply(&mut constants);
         facts.balancing.apply(&mut constants);
+        facts.acceleration.apply(&mut constants);
         let direct_routing = facts.egress.direct_routing_row(&devices, node);
         let selected = devices.into_iter().map(|device| {
             let native = NativeDevice { ifindex: device.index, mac: device.hardware_addr.ethernet() };
@@ -103,7 +108,8 @@ impl Desired {
         let own = addresses.into_iter().filter(|row| row.device_name != WILDCARD_DEVICE).map(|row| row.addr);
         let routers = host.addresses().into_iter().map(|address| address.ip());
         let addresses = own.chain(routers).filter(|ip| !ip.is_loopback()).filter(enabled).collect();
-        Some(Desired { constants, devices: selected, masquerade, addresses, host, tunnel })
+        let acceleration = facts.acceleration;
+        Some(Desired { constants, acceleration, devices: selected, masquerade, addresses, host, tunnel })
     }
 
     /// Returns why the host firewall does not see all packets of the host: no device, or devices without Ethernet
@@ -275,6 +281,7 @@ pub(crate) mod tests {
             egress: &EgressFeatures::default(),
             host_routing,
             balancing: &Balancing::default(),
+            acceleration: Acceleration::default(),
             mtu: MtuConfig { mtu: 0 },
             endpoint_routes,
         };

@@ -176,7 +176,7 @@ pub(crate) fn is_attached(
 
 /// Detaches a pinned link and removes its pin. Without the explicit detach, the program stays attached until the kernel
 /// frees the link asynchronously, and the same program cannot be attached twice.
-fn remove_link(pin: &Path) -> bpf::Result<()> {
+pub(super) fn remove_link(pin: &Path) -> bpf::Result<()> {
     if let Ok(link) = Link::open(pin) {
         match link.detach() {
             Err(e) if e.errno() != Some(ENOLINK) => return Err(e),

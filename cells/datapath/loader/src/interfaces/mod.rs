@@ -2,9 +2,11 @@
 //!
 //! Sibling folders that it uses: `endpoints`, `guard`, `programs`.
 
+pub(crate) mod acceleration;
 pub(crate) mod controller;
 pub(crate) mod desired;
 pub mod device_links;
 pub mod host;
 pub(crate) mod sysctls;
 pub mod tunnel;
+pub(crate) mod xdp_links;

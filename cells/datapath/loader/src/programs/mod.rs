@@ -8,3 +8,4 @@ pub(crate) mod egress;
 pub(crate) mod host_routing;
 pub(crate) mod live;
 pub(crate) mod set;
+pub(crate) mod xdp;

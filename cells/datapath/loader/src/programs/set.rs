@@ -38,7 +38,7 @@ impl ProgramSet {
     /// Opens the node's maps that the programs use, on `threads` threads: the first start creates them, which takes
     /// longer than loading. [`ProgramSet::load`] finds them open, or waits for those that are being created.
     pub fn open_maps(maps: &Maps, threads: usize) -> Result<(), DatapathError> {
-        shared_maps(&parsed()?, maps, threads).map(drop)
+        shared_maps(&parsed()?, maps, threads, is_shared).map(drop)
     }
 
     /// Loads the programs with these node-wide settings, on `threads` threads, and pins their array. Attaches nothing.
@@ -71,7 +71,7 @@ impl ProgramSet {
         }
         let overlay: &[&str] = if config.tunnel == 0 { &datapath_object::OVERLAY } else { &[] };
         object.retain_programs(|name| !unused.contains(&name) && !overlay.contains(&name));
-        let shared = shared_maps(&object, maps, threads)?;
+        let shared = shared_maps(&object, maps, threads, is_shared)?;
         let shared: Vec<(&str, &RawMap)> = shared.iter().map(|(name, map)| (&**name, map)).collect();
         let collection = object.load(&shared, threads).step(|| "load the datapath programs".to_owned())?;
 
@@ -174,16 +174,21 @@ fn parsed() -> Result<ObjectFile, DatapathError> {
         .step(|| "parse the datapath programs".to_owned())
 }
 
+fn is_shared(name: &str) -> bool {
+    datapath_object::MAPS.contains(&name)
+}
+
 /// Opens the node's maps that the programs use, on `threads` threads: creating those of connections takes longest. A
 /// map that this node does not have, because its family or feature is off, is replaced by one of a single entry; the
 /// verifier removes the code that would use it.
-fn shared_maps(
+pub(super) fn shared_maps(
     object: &ObjectFile,
     maps: &Maps,
     threads: usize,
+    is_shared: fn(&str) -> bool,
 ) -> Result<Vec<(String, RawMap)>, DatapathError> {
     let declared = object.maps();
-    let declared = declared.iter().filter(|spec| datapath_object::MAPS.contains(&&*spec.name));
+    let declared = declared.iter().filter(|spec| is_shared(&spec.name));
     let mut work: Vec<&MapSpec> = declared.collect();
     // The longest work first, so that no thread ends long after the others.
     work.sort_by_key(|spec| Reverse(maps.spec(&spec.name).map(|spec| spec.layout.max_entries)));
