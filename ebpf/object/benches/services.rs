@@ -23,7 +23,7 @@ mod uplink;
 
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::{Array, MapData, ProgramArray};
-use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
+use aya::programs::{SchedClassifier, TestRun, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use datapath_abi::trace::aggregation;
 use datapath_abi::{
@@ -67,6 +67,7 @@ fn main() -> Result<()> {
     ns.ip(&format!("link add lxc_b index {} type veth peer name peer_b", B.ifindex))?;
     for family in FAMILIES {
         measure(family, &ns).with_context(|| format!("{family:?}"))?;
+        accelerated(family, &ns).with_context(|| format!("{family:?}"))?;
     }
     verified()
 }
@@ -293,6 +294,121 @@ fn ways(family: Family) -> Result<Vec<Way>> {
         ..way("overlay, ingress", datapath, FROM_OVERLAY, packet, REDIRECT, (remote, client), Some(1.4))
     });
     Ok(ways)
+}
+
+/// Measures packets to a backend of another node and replies to them by XDP, as ratios to those by tc.
+fn accelerated(family: Family, ns: &NetNs) -> Result<()> {
+    const GOAL: f64 = 0.7;
+    const XDP_TX: u32 = 3;
+    ns.ip_batch(
+        "neigh replace 203.0.113.9 lladdr 02:00:00:00:00:99 dev out0 nud permanent
+         neigh replace 2001:db8:1::9 lladdr 02:00:00:00:00:99 dev out0 nud permanent",
+    )?;
+    let nodeport = NodeConfig { nodeport: 1, snat_min_port: MIN_PORT, xdp: 1, ..default_config() };
+    let outside = family.outside();
+    let world = SocketAddr::new(outside, 41000);
+    let remote = REMOTE.into_iter().find(|ip| ip.is_ipv4() == outside.is_ipv4()).context("no address")?;
+    let remote = SocketAddr::new(remote, BACKEND_PORT);
+    let from_network = |from, to| frame(A.mac, ROUTER_MAC, &segment(from, to, TCP, ACK));
+    let request = from_network(world, family.vip());
+
+    let by_tc = frontend(&nodeport, family, remote)?;
+    let mut xdp = ns.run(|| Datapath::load_xdp(&nodeport, "out0"))?;
+    for ip in [IpAddr::from(HOST_V4), HOST_V6.into()] {
+        xdp.add_host(ip)?;
+    }
+    let mut node = Node::on(xdp, family, TCP, &[remote])?;
+    node.set_flags(lb_flag::NODE_PORT | lb_flag::ROUTABLE, 0)?;
+    node.datapath.put::<4, 64>("ep_masquerade", &DIRECT_ROUTING, &addresses())?;
+    let by_xdp = node.datapath;
+    let sent = ns.run(|| by_tc.run(FROM_NETDEV, &request))?;
+    let source = seen(&sent.packet).source;
+    let first = ns.run(|| by_xdp.run_xdp(UPLINK, &request))?;
+    ensure!(first.verdict == XDP_TX && seen(&first.packet).source == source, "{first:?}");
+    let ways = [
+        ("NodePort to a remote backend, XDP by tc", request, (source, remote)),
+        (
+            "NodePort, reply of a remote backend, XDP by tc",
+            from_network(remote, source),
+            (family.vip(), world),
+        ),
+    ];
+    let (mut tc, mut replay) = (Replay::new("replay")?, XdpReplay::new()?);
+    tc.jump_to(by_tc.program(FROM_NETDEV)?)?;
+    let mut way = Way {
+        name: "",
+        datapath: by_tc,
+        program: FROM_NETDEV,
+        packet: Vec::new(),
+        at: A.ifindex,
+        verdict: REDIRECT,
+        expected: (world, remote),
+        is_tunnelled: false,
+        goal: None,
+    };
+    for (name, packet, expected) in ways {
+        (way.packet, way.expected) = (packet, expected);
+        let mut best = [f64::INFINITY; 4];
+        for _ in 0..ROUNDS {
+            let program = way.datapath.program(FROM_NETDEV)?;
+            tc.jump_to(program)?;
+            best[0] = best[0].min(ns.run(|| tc.round(&way))?);
+            tc.stop()?;
+            best[1] = best[1].min(ns.run(|| tc.alone(&way))?);
+            replay.next.set(0, by_xdp.xdp()?.fd()?, 0)?;
+            let (nanoseconds, verdict, out) = ns.run(|| replay.run(&way.packet))?;
+            let found = seen(&out);
+            ensure!(
+                (verdict, found.source, found.destination) == (XDP_TX, expected.0, expected.1),
+                "{verdict}"
+            );
+            best[2] = best[2].min(nanoseconds);
+            replay.next.clear_index(&0)?;
+            best[3] = best[3].min(ns.run(|| replay.run(&way.packet))?.0);
+        }
+        let (tc, xdp) = (best[0] - best[1], best[2] - best[3]);
+        let family = if family == Family::V4 { "IPv4" } else { "IPv6" };
+        let met = if xdp / tc <= GOAL { "yes" } else { "no" };
+        println!("datapath: {name}, {family}\t{:.2}\tx\t{GOAL}\t{met}\t{xdp:.0} ns, tc {tc:.0} ns", xdp / tc);
+    }
+    Ok(())
+}
+
+/// As [`Replay`], for programs of XDP.
+struct XdpReplay {
+    ebpf: Ebpf,
+    next: ProgramArray<MapData>,
+}
+
+impl XdpReplay {
+    fn new() -> Result<Self> {
+        let mut ebpf = EbpfLoader::new().verifier_log_level(VerifierLogLevel::DISABLE).load(REPLAY)?;
+        let program: &mut Xdp = ebpf.program_mut("replay_xdp").context("no program")?.try_into()?;
+        program.load()?;
+        let next = ProgramArray::try_from(ebpf.take_map("replay_program").context("no map")?)?;
+        Ok(Self { ebpf, next })
+    }
+
+    /// Returns the nanoseconds of one of many packets, and the last one with its verdict.
+    fn run(&mut self, packet: &[u8]) -> Result<(f64, u32, Vec<u8>)> {
+        let mut template = [0u8; 88];
+        template[..80].copy_from_slice(&packet[..80]);
+        let map = self.ebpf.map_mut("replay_packet").context("no packet")?;
+        Array::<_, [u8; 88]>::try_from(map)?.set(0, template, 0)?;
+        let mut context = [0; 24];
+        context[4..8].copy_from_slice(&(packet.len() as u32).to_ne_bytes());
+        context[12..16].copy_from_slice(&UPLINK.to_ne_bytes());
+        let mut out = vec![0; 2048];
+        let mut options = TestRunOptions::new();
+        options.data_in = Some(packet);
+        options.data_out = Some(&mut out);
+        options.ctx_in = Some(&context);
+        options.repeat = PACKETS;
+        let program: &Xdp = self.ebpf.program("replay_xdp").context("no program")?.try_into()?;
+        let result = program.test_run(options)?;
+        out.truncate(result.data_size_out as usize);
+        Ok((result.duration.as_nanos() as f64, result.return_value, out))
+    }
 }
 
 /// A node with a service for clients outside, and its own addresses.

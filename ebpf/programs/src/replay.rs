@@ -12,8 +12,8 @@ use aya_ebpf::helpers::{
     bpf_skb_get_tunnel_key, bpf_skb_get_tunnel_opt, bpf_skb_set_tunnel_key, bpf_skb_set_tunnel_opt,
     bpf_tail_call,
 };
-use aya_ebpf::macros::classifier;
-use aya_ebpf::programs::TcContext;
+use aya_ebpf::macros::{classifier, xdp};
+use aya_ebpf::programs::{TcContext, XdpContext};
 use btf::{ARRAY, Map, PROG_ARRAY};
 
 /// The headers to restore, and the variation between packets.
@@ -73,6 +73,27 @@ pub fn replay(ctx: TcContext) -> i32 {
         bpf_tail_call(skb.cast(), replay_program.handle(), 0);
     }
     NO_PROGRAM
+}
+
+/// As [`replay`], for programs of XDP, of packets that are all the same.
+#[xdp]
+pub fn replay_xdp(ctx: XdpContext) -> u32 {
+    let Some(template) = replay_packet.get_mut(&0) else { return NO_PACKET as u32 };
+    let raw = ctx.ctx;
+    // SAFETY: the context is valid; the packet is only written within its checked bounds.
+    unsafe {
+        let start = core::ptr::read_volatile(&raw const (*raw).data) as usize;
+        let end = core::ptr::read_volatile(&raw const (*raw).data_end) as usize;
+        if start + size_of::<[u64; 10]>() > end {
+            return NO_PACKET as u32;
+        }
+        let words = start as *mut u64;
+        for index in 0..10 {
+            core::ptr::write_volatile(words.add(index), template.headers[index]);
+        }
+        bpf_tail_call(raw.cast(), replay_program.handle(), 0);
+    }
+    NO_PROGRAM as u32
 }
 
 /// `struct bpf_tunnel_key` up to the local address.
