@@ -1,5 +1,7 @@
 //! Chooses the objects: those of `APIARY_EBPF_OBJECT_DIR`, else the prebuilt ones, which must come from the sources
-//! beside them.
+//! beside them, without their source lines.
+
+mod line_info;
 
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
@@ -29,7 +31,10 @@ fn main() {
 fn choose() -> Result<(), String> {
     println!("cargo::rerun-if-env-changed={OBJECT_DIR}");
     let crate_dir = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("CARGO_MANIFEST_DIR is not set")?);
-    let objects = match env::var_os(OBJECT_DIR) {
+    let own = env::var_os(OBJECT_DIR);
+    // Programs under development keep the lines: a verifier log with them is what their author reads.
+    let keeps_lines = own.is_some();
+    let objects = match own {
         Some(dir) => PathBuf::from(dir),
         None => {
             let prebuilt = crate_dir.join("prebuilt");
@@ -48,9 +53,22 @@ fn choose() -> Result<(), String> {
             )
         })?;
         println!("cargo::rerun-if-changed={}", object.display());
+        let object = if keeps_lines { object } else { without_lines(&object, name)? };
         println!("cargo::rustc-env={variable}={}", object.display());
     }
     Ok(())
+}
+
+/// Writes an object without its source lines; returns the path.
+fn without_lines(object: &Path, name: &str) -> Result<PathBuf, String> {
+    let describe = |error: io::Error| format!("{}: {error}", object.display());
+    let bytes = fs::read(object).map_err(describe)?;
+    let stripped = line_info::remove(&bytes)
+        .ok_or_else(|| format!("{}: no source lines at the end of .BTF.ext", object.display()))?;
+    let folder = env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?;
+    let path = Path::new(&folder).join(name);
+    fs::write(&path, stripped).map_err(describe)?;
+    Ok(path)
 }
 
 /// Refuses prebuilt objects of other sources than those in the repository; outside of it there is nothing to compare.

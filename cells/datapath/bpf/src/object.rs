@@ -144,8 +144,8 @@ impl ObjectFile {
         Ok(programs)
     }
 
-    /// Loads type information (BTF), which makes dumps readable and adds source lines to logs; `None` if the kernel
-    /// refuses it.
+    /// Loads type information (BTF), which makes dumps readable and adds the source lines of objects that have them to
+    /// logs; `None` if the kernel refuses it.
     fn load_btf(&mut self) -> Option<OwnedFd> {
         let newest = BtfFeatures::new(true, true, true, true, true, true, true, true);
         let linux_5_10 = BtfFeatures::new(true, true, true, true, false, false, false, false);
