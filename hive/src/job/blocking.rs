@@ -1,5 +1,6 @@
 //! Work that blocks its thread: files, system calls, long computations.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use tracing::{Dispatch, Span, dispatcher};
@@ -38,6 +39,17 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
     if super::thread::may_block() {
         return work();
     }
+    let work: Work = Box::new(|| Box::new(work()));
+    match on_blocking_thread(work).await.downcast() {
+        Ok(result) => *result,
+        Err(_) => unreachable!("the work returns a `T`"),
+    }
+}
+
+/// Work with its type erased: the task around it is compiled once, not once per caller.
+type Work = Box<dyn FnOnce() -> Box<dyn Any + Send> + Send>;
+
+async fn on_blocking_thread(work: Work) -> Box<dyn Any + Send> {
     let piece = JOB.try_with(Track::piece).ok();
     let (log, span) = (dispatcher::get_default(Dispatch::clone), Span::current());
     let work = move || {

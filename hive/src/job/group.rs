@@ -203,6 +203,9 @@ fn sanitized(name: &str) -> String {
 /// The whole lifecycle of a job as a future.
 pub(crate) type Body = Box<dyn FnOnce(Env) -> BoxFuture<'static, ()> + Send>;
 
+/// The function of a job that runs several times.
+pub(super) type Run = Box<dyn FnMut(JobCx) -> BoxFuture<'static, anyhow::Result<()>> + Send>;
+
 /// The state of the loop around a job's function.
 #[derive(Clone)]
 pub(crate) struct Env {

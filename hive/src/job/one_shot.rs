@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use tokio::time::{Instant, sleep};
 
 use super::Backoff;
 use super::JobHandle;
-use super::group::{Body, Env, JobCx, JobGroup, Spec};
+use super::group::{Body, Env, JobCx, JobGroup, Run, Spec};
 use super::progress::Schedule;
 use crate::event::JobKind;
 
@@ -25,60 +26,19 @@ impl OneShotJob {
         F: FnOnce(JobCx) -> Fut + Send + 'static,
         Fut: Future<Output = anyhow::Result<()>> + Send + 'static,
     {
-        let body = |env: Env| {
-            async move {
-                env.cx.health.ok("Running");
-                let begin = Instant::now();
-                match env.attempt(|| f(env.cx.clone())).await {
-                    Ok(()) => finished(&env, begin),
-                    Err(error) => {
-                        env.cx
-                            .health
-                            .degraded(format_args!("Failed (duration {:.1?})", begin.elapsed()), &error);
-                        env.cx.track.failed();
-                        env.give_up(error);
-                    }
-                }
-            }
-            .boxed()
-        };
+        let run: Once = Box::new(|cx| f(cx).boxed());
+        let body = |env| run_once(env, run).boxed();
         OneShotJob { spec: Spec::new(group, JobKind::OneShot, &name), body: Box::new(body) }
     }
 
     #[track_caller]
-    pub(crate) fn retried<F, Fut>(group: &JobGroup, name: String, mut backoff: Backoff, mut f: F) -> Self
+    pub(crate) fn retried<F, Fut>(group: &JobGroup, name: String, backoff: Backoff, mut f: F) -> Self
     where
         F: FnMut(JobCx) -> Fut + Send + 'static,
         Fut: Future<Output = anyhow::Result<()>> + Send + 'static,
     {
-        let body = move |env: Env| {
-            async move {
-                env.cx.health.ok("Running");
-                env.cx.track.scheduled(Schedule { interval: None, retries: true });
-                loop {
-                    let begin = Instant::now();
-                    let Err(error) = env.attempt(|| f(env.cx.clone())).await else {
-                        return finished(&env, begin);
-                    };
-                    let duration = begin.elapsed();
-                    let Some(wait) = backoff.next_wait() else {
-                        env.cx
-                            .health
-                            .degraded(format_args!("Failed (duration {duration:.1?}, gave up)"), &error);
-                        env.cx.track.failed();
-                        return env.give_up(error);
-                    };
-                    let retry = backoff.attempts();
-                    let message = format!("Failed (duration {duration:.1?}, retry {retry} in {wait:.1?})");
-                    env.cx.health.degraded(message, &error);
-                    tokio::select! {
-                        () = env.cx.cancelled() => return env.cx.health.stopped("Cancelled"),
-                        () = sleep(wait) => {}
-                    }
-                }
-            }
-            .boxed()
-        };
+        let run: Run = Box::new(move |cx| f(cx).boxed());
+        let body = |env| run_until_success(env, backoff, run).boxed();
         OneShotJob { spec: Spec::new(group, JobKind::OneShot, &name), body: Box::new(body) }
     }
 
@@ -114,6 +74,46 @@ impl OneShotJob {
     /// Adds the job and returns a handle to it.
     pub fn add(self) -> JobHandle {
         self.spec.submit(self.body)
+    }
+}
+
+/// The function of a job, boxed: what surrounds it is compiled once, not once per job.
+type Once = Box<dyn FnOnce(JobCx) -> BoxFuture<'static, anyhow::Result<()>> + Send>;
+
+async fn run_once(env: Env, run: Once) {
+    env.cx.health.ok("Running");
+    let begin = Instant::now();
+    match env.attempt(|| run(env.cx.clone())).await {
+        Ok(()) => finished(&env, begin),
+        Err(error) => {
+            env.cx.health.degraded(format_args!("Failed (duration {:.1?})", begin.elapsed()), &error);
+            env.cx.track.failed();
+            env.give_up(error);
+        }
+    }
+}
+
+async fn run_until_success(env: Env, mut backoff: Backoff, mut run: Run) {
+    env.cx.health.ok("Running");
+    env.cx.track.scheduled(Schedule { interval: None, retries: true });
+    loop {
+        let begin = Instant::now();
+        let Err(error) = env.attempt(|| run(env.cx.clone())).await else {
+            return finished(&env, begin);
+        };
+        let duration = begin.elapsed();
+        let Some(wait) = backoff.next_wait() else {
+            env.cx.health.degraded(format_args!("Failed (duration {duration:.1?}, gave up)"), &error);
+            env.cx.track.failed();
+            return env.give_up(error);
+        };
+        let retry = backoff.attempts();
+        let message = format!("Failed (duration {duration:.1?}, retry {retry} in {wait:.1?})");
+        env.cx.health.degraded(message, &error);
+        tokio::select! {
+            () = env.cx.cancelled() => return env.cx.health.stopped("Cancelled"),
+            () = sleep(wait) => {}
+        }
     }
 }
 

@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::BoxFuture;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::JobHandle;
 use super::backoff::spread;
-use super::group::{Env, JobCx, JobGroup, Spec};
+use super::group::{Env, JobCx, JobGroup, Run, Spec};
 use super::progress::Schedule;
 use crate::event::JobKind;
 
@@ -38,8 +37,6 @@ impl Trigger {
         self.notify.notify_one();
     }
 }
-
-type Run = Box<dyn FnMut(JobCx) -> BoxFuture<'static, anyhow::Result<()>> + Send>;
 
 /// A job that runs at intervals, once it is [added](TimerJob::add). See [`JobGroup::timer`].
 #[must_use = "a job that is only described does not run: end with `.add()`"]
