@@ -10,6 +10,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::allocator::trim;
+use crate::binary::unmap_binary;
 use crate::counting::allocated;
 use crate::limit::MemoryLimit;
 
@@ -30,9 +31,22 @@ fn detect_limit() -> Arc<MemoryLimit> {
 }
 
 fn start_trimming(jobs: JobGroup) {
-    jobs.timer("give-back", TRIM_INTERVAL, |_| async {
-        trim();
-        Ok(())
+    let mut has_started = false;
+    jobs.timer("give-back", TRIM_INTERVAL, move |_| {
+        let is_first = !std::mem::replace(&mut has_started, true);
+        async move {
+            trim();
+            if is_first {
+                // Without it the agent works as well, with more pages mapped.
+                match unmap_binary() {
+                    Ok(bytes) => {
+                        tracing::debug!(bytes, "Unmapped the pages of the binary that the start needed")
+                    }
+                    Err(error) => tracing::debug!(%error, "Pages of the binary stay mapped"),
+                }
+            }
+            Ok(())
+        }
     })
     .add();
 }

@@ -6,7 +6,7 @@
 //! and requests that would make the agent larger are refused while there is [no capacity](MemoryLimit::room).
 //!
 //! **Owns** a row of health with the memory in use, the metric `process_allocated_bytes`, and the job that returns free
-//! memory to the kernel. **Needs** the registry of metrics. **Provides** `Arc<MemoryLimit>`, and [`tune_allocator()`]
+//! memory to the kernel, and once after the start the pages of the binary that are mapped. **Needs** the registry of metrics. **Provides** `Arc<MemoryLimit>`, and [`tune_allocator()`]
 //! and [`Counting`] for `main`. Without a limit no map is resized and no request refused.
 //!
 //! **Life.** The limit is detected when the agent is built: the smallest of its cgroup and that cgroup's ancestors, in
@@ -22,11 +22,13 @@
 //! **Differences from Cilium.** Cilium sizes maps by the machine's memory and does not consider its own limit.
 
 mod allocator;
+mod binary;
 mod cell;
 mod counting;
 mod limit;
 
 pub use allocator::{trim, tune_allocator};
+pub use binary::unmap_binary;
 pub use cell::cell;
 pub use counting::{Counting, allocated};
 pub use limit::{Full, MemoryLimit};
