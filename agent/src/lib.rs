@@ -118,6 +118,7 @@ pub fn control_plane() -> Cell {
             fqdn_names::cell(),
             dns_proxy::cell(),
             envoy_proxy::cell(),
+            envoy_config::cell(),
             standalone_dns_proxy::cell(),
             loadbalancer_redirectpolicy::cell(),
             hubble::cell(),

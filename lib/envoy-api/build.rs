@@ -3,12 +3,15 @@
 use std::error::Error;
 
 use prost_build::Config;
+use protox::prost::Message as _;
 
-const FILES: [&str; 14] = [
+const FILES: [&str; 16] = [
     "cilium.proto",
+    "cilium_filters.proto",
     "cluster.proto",
     "core.proto",
     "discovery.proto",
+    "endpoint.proto",
     "filters.proto",
     "listener.proto",
     "router.proto",
@@ -24,6 +27,10 @@ const FILES: [&str; 14] = [
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
     let files = protox::compile(FILES.iter().copied().chain(["upstream_http.proto"]), ["proto"])?;
+    // Resources of users may contain Cilium's filters: these are described beside Envoy's messages.
+    let filters = protox::compile(["cilium_filters.proto"], ["proto"])?;
+    let path = std::path::Path::new(&std::env::var("OUT_DIR")?).join("cilium_filters.binpb");
+    std::fs::write(path, filters.encode_to_vec())?;
     let mut config = Config::new();
     config
         .include_file("protos.rs")

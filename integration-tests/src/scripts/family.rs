@@ -8,8 +8,8 @@ use hive_script::Retry;
 use statedb::age::Fixed;
 
 use super::{
-    desired_routes, devices_controller, dynamic_config, example, exporter, health, healthserver, k8s,
-    k8s_tables, loadbalancer, metrics, neighbor, redirectpolicy,
+    desired_routes, devices_controller, dynamic_config, envoy_config, example, exporter, health,
+    healthserver, k8s, k8s_tables, loadbalancer, metrics, neighbor, redirectpolicy,
 };
 
 /// The environment of a family of scripts.
@@ -75,6 +75,17 @@ pub const FAMILIES: &[Family] = &[
         flags: true,
         defaults: &[],
         retry: DEFAULT_RETRY,
+        deadline: SHORT,
+        clock: None,
+        netns: false,
+    },
+    Family {
+        name: "envoy-config",
+        folders: &["pkg/ciliumenvoyconfig"],
+        cells: envoy_config::cells,
+        flags: false,
+        defaults: &[loadbalancer::DEFAULTS, envoy_config::DEFAULTS],
+        retry: envoy_config::RETRY,
         deadline: SHORT,
         clock: None,
         netns: false,

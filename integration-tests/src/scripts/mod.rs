@@ -3,6 +3,7 @@
 mod desired_routes;
 mod devices_controller;
 mod dynamic_config;
+mod envoy_config;
 mod example;
 mod exporter;
 mod family;

@@ -71,6 +71,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
         "loader",
         "socket-lb",
     ],
+    &["envoy-config"],
     &["daemon-config", "standalone-dns-proxy", "status"],
     &["cilium-health"],
     &[

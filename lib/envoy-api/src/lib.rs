@@ -13,12 +13,21 @@
 //! assert_eq!(any.value, hosts.encode_to_vec());
 //! ```
 
+//!
+//! Resources of users may contain any message of Envoy: [`Types`] has the descriptors of the whole API, compressed to
+//! 0.1 MB, and reads messages from JSON by them.
+
 #![forbid(unsafe_code)]
 
+mod dynamic;
+
+pub use dynamic::{BadDescriptors, InvalidJson, Types};
 pub use prost::{DecodeError, Message, Name};
+pub use prost_reflect as reflect;
 pub use prost_types::{Any, Duration};
 pub use protos::envoy::config::{
-    cluster::v3 as cluster, core::v3 as core, listener::v3 as listener, route::v3 as route,
+    cluster::v3 as cluster, core::v3 as core, endpoint::v3 as endpoint, listener::v3 as listener,
+    route::v3 as route,
 };
 pub use protos::envoy::extensions::filters::http::router::v3 as router;
 pub use protos::envoy::extensions::filters::listener::tls_inspector::v3 as tls_inspector;

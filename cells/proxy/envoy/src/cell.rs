@@ -18,6 +18,7 @@ use statedb::Table;
 
 use crate::access_log::{AccessLogSocket, Records};
 use crate::config::EnvoyConfig;
+use crate::handle::Envoy;
 use crate::hosts;
 use crate::job::Job;
 use crate::kind::Kind;
@@ -25,7 +26,7 @@ use crate::listeners::Settings;
 use crate::metrics::Counters;
 use crate::policies::Tables;
 use crate::receiver::receiver;
-use crate::resources::Resources;
+use crate::resources::{Owner, Resources};
 use crate::server::{Services, serve};
 use crate::slot::{PROXIES, Slot};
 
@@ -38,11 +39,22 @@ const MAX_BUFFER: u32 = 1 << 20;
 
 /// Feeds an Envoy, if there is one.
 pub fn cell() -> Cell {
-    module("envoy-proxy", "Envoy", [config::<EnvoyConfig>(), invoke(start)])
+    module("envoy-proxy", "Envoy", [config::<EnvoyConfig>(), provide(envoy), invoke(start)])
+}
+
+fn envoy(proxies: Arc<Proxies>, metrics: Arc<Metrics>) -> Arc<Envoy> {
+    let options = proxies.config();
+    let is_served = options.enable_l7_proxy && options.external_envoy_proxy;
+    let counters = Counters::default();
+    if is_served {
+        counters.register(&metrics);
+    }
+    Arc::new(Envoy::new(Resources::new(counters), is_served))
 }
 
 #[derive(Params)]
 struct StartParams {
+    envoy: Arc<Envoy>,
     config: Config<EnvoyConfig>,
     families: Config<FamilyConfig>,
     maps: Config<MapsConfig>,
@@ -55,21 +67,17 @@ struct StartParams {
     ipcache: Arc<Table<Entry>>,
     node: Arc<Table<LocalNode>>,
     monitor: Arc<Monitor>,
-    metrics: Arc<Metrics>,
     jobs: JobGroup,
 }
 
 fn start(p: StartParams) {
-    let options = p.proxies.config();
-    if !options.enable_l7_proxy || !options.external_envoy_proxy {
+    if !p.envoy.is_served() {
         return;
     }
-    let counters = Counters::default();
-    counters.register(&p.metrics);
-    let resources = Resources::new(counters);
+    let resources = p.envoy.resources().clone();
     // Clients that connect before the job has read the tables get nothing from it.
-    resources.hold(Kind::Listeners, true);
-    resources.hold(Kind::Policies, true);
+    resources.hold(Owner::Policy, Kind::Listeners, true);
+    resources.hold(Owner::Policy, Kind::Policies, true);
     let sockets = p.state.run().join(SOCKETS);
     let access_log = sockets.join("access_log.sock");
     let families = [("127.0.0.1", p.families.enable_ipv4), ("::1", p.families.enable_ipv6)];

@@ -18,7 +18,7 @@ use crate::kind::Kind;
 use crate::listeners::Settings;
 use crate::policies::{Policies, Tables};
 use crate::receiver::{Requests, Waiting};
-use crate::resources::{Resources, encoded};
+use crate::resources::{Owner, Resources, encoded};
 use crate::slot::{Slot, State};
 
 /// The time for which changes of tables are gathered.
@@ -71,7 +71,7 @@ impl Job {
             let is_announced = self.slots.iter().any(|slot| matches!(slot.state, State::Announced(_)));
             self.requests.set_in_use(is_announced && self.resources.has_clients(Kind::Policies));
             // An Envoy that has run while the agent was away would lose listeners that are not known yet.
-            self.resources.hold(Kind::Listeners, !is_complete && restored.is_empty());
+            self.resources.hold(Owner::Policy, Kind::Listeners, !is_complete && restored.is_empty());
             self.report(&cx.health);
             if self.has_policies() {
                 // Policy that no longer waits has dropped its end.
@@ -113,9 +113,9 @@ impl Job {
     fn publish_policies(&self, policies: &Policies, is_complete: bool) {
         let has_clients = self.resources.has_clients(Kind::Policies);
         if has_clients {
-            self.resources.replace(Kind::Policies, policies.resources.clone());
+            self.resources.replace(Owner::Policy, Kind::Policies, policies.resources.clone());
         }
-        self.resources.hold(Kind::Policies, !has_clients || !is_complete);
+        self.resources.hold(Owner::Policy, Kind::Policies, !has_clients || !is_complete);
     }
 
     /// Makes and removes listeners, and announces those that Envoy has.
@@ -151,9 +151,9 @@ impl Job {
         if !listeners.is_empty() {
             let clusters = self.settings.clusters();
             let clusters = clusters.iter().map(|(name, cluster)| (Arc::from(*name), encoded(cluster)));
-            self.resources.replace(Kind::Clusters, clusters.collect());
+            self.resources.replace(Owner::Policy, Kind::Clusters, clusters.collect());
         }
-        self.resources.replace(Kind::Listeners, listeners);
+        self.resources.replace(Owner::Policy, Kind::Listeners, listeners);
         let version = self.resources.version(Kind::Listeners);
         for slot in &mut self.slots {
             match slot.port() {
@@ -172,7 +172,15 @@ impl Job {
             (Some(name), Delivery::Refused(text)) => text.contains(&name),
             _ => false,
         };
-        let any_named = self.slots.iter().zip(&deliveries).any(|(slot, delivery)| is_named(slot, delivery));
+        let is_other = |delivery: &Delivery| match delivery {
+            Delivery::Refused(text) => self.resources.names_other(Owner::Policy, Kind::Listeners, text),
+            _ => false,
+        };
+        let any_named = self
+            .slots
+            .iter()
+            .zip(&deliveries)
+            .any(|(slot, delivery)| is_named(slot, delivery) || is_other(delivery));
         let has_policies = self.has_policies();
         let mut has_moved = false;
         for (slot, delivery) in self.slots.iter_mut().zip(&deliveries) {

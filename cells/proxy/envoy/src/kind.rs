@@ -4,13 +4,20 @@ use envoy_api::{Name as _, cilium, cluster, listener};
 
 /// A type of resources, served by a service of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// Listeners.
     Listeners,
+    /// Routes of HTTP.
     Routes,
+    /// Clusters.
     Clusters,
+    /// Addresses of clusters.
     Endpoints,
+    /// Certificates, keys and other secrets.
     Secrets,
+    /// Policies of endpoints.
     Policies,
+    /// Addresses of identities.
     Hosts,
 }
 

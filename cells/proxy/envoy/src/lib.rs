@@ -4,7 +4,8 @@
 //! **Owns** `envoy/sockets/` in the run folder: the xDS server (`xds.sock`) and the access log (`access_log.sock`).
 //! **Needs** `Arc<Proxies>` for ports, the tables `endpoint-policies`, `endpoints`, `selectors`, `identities` and of the
 //! ipcache, the node's row; `Arc<Monitor>` gets the requests that Envoy logs.
-//! **Provides** nothing: it acts on Envoy, ports, monitors and the counter of requests.
+//! **Provides** [`Envoy`], with which other cells give resources to the same Envoy; it acts on Envoy, ports, monitors and
+//! the counter of requests.
 //!
 //! **Life.** With `external-envoy-proxy` a job compares the rules of all endpoints with the four proxies of Cilium
 //! (HTTP and TLS, each direction). One that a rule needs gets a port and a listener; when Envoy has accepted it, and the
@@ -25,8 +26,7 @@
 //! # Differences from Cilium
 //! Only an Envoy beside the agent is served, none is started. Clusters are given by CDS, too, so that a bootstrap needs
 //! only the connection to the agent; those of a bootstrap stay. Rules with TLS certificates, and header rules with
-//! secrets, deny their traffic: secrets are not read. A listener that a rule names is denied as well: there are no Envoy
-//! configurations. There is no delta and no aggregated variant, and no reflection. Policy maps wait a second at most for
+//! secrets, deny their traffic: secrets are not read. There is no delta and no aggregated variant, and no reflection. Policy maps wait a second at most for
 //! Envoy's policies, not ten.
 
 #![forbid(unsafe_code)]
@@ -34,6 +34,7 @@
 mod access_log;
 mod cell;
 mod config;
+mod handle;
 mod hosts;
 mod job;
 mod kind;
@@ -47,6 +48,11 @@ mod resources;
 mod server;
 mod slot;
 mod sockets;
+#[cfg(feature = "test-util")]
+pub mod testing;
 
 pub use cell::cell;
 pub use config::EnvoyConfig;
+pub use handle::Envoy;
+pub use kind::Kind;
+pub use xds::{Delivery, Value};

@@ -72,6 +72,7 @@ impl Settings {
             use_original_source_address: !is_ingress && self.config.proxy_use_original_source_address,
             proxy_id: port.into(),
             ipcache_name: IPCACHE.to_owned(),
+            ..BpfMetadata::default()
         };
         let listener_filter = |name: &str, config: Any| ListenerFilter {
             name: name.to_owned(),
@@ -115,7 +116,7 @@ impl Settings {
     }
 
     fn tcp_chain(&self, is_ingress: bool, tls: bool) -> FilterChain {
-        let network = NetworkFilter { access_log_path: self.access_log_path() };
+        let network = NetworkFilter { access_log_path: self.access_log_path(), ..NetworkFilter::default() };
         let cluster = cluster(is_ingress, tls).to_owned();
         let specifier = Some(tcp_proxy::ClusterSpecifier::Cluster(cluster));
         let proxy = TcpProxy { stat_prefix: "tcp_proxy".to_owned(), cluster_specifier: specifier };

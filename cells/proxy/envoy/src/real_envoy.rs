@@ -18,7 +18,7 @@ use crate::config::EnvoyConfig;
 use crate::kind::Kind;
 use crate::listeners::Settings;
 use crate::metrics::Counters;
-use crate::resources::{Resources, encoded};
+use crate::resources::{Owner, Resources, encoded};
 use crate::server::{Services, serve};
 
 const PROXY: &str = "cilium-http-egress";
@@ -109,13 +109,13 @@ fn plain(mut listener: Listener) -> Listener {
 
 fn listeners(resources: &Resources, listener: &Listener) -> u64 {
     let all = BTreeMap::from([(Arc::from(listener.name.as_str()), encoded(listener))]);
-    resources.replace(Kind::Listeners, all).unwrap()
+    resources.replace(Owner::Policy, Kind::Listeners, all).unwrap()
 }
 
 fn clusters(resources: &Resources, settings: &Settings, keep: impl Fn(&Cluster) -> bool) -> u64 {
     let all = settings.clusters().into_iter().filter(|(_, cluster)| keep(cluster));
     let all = all.map(|(name, cluster)| (Arc::from(name), encoded(&cluster))).collect();
-    resources.replace(Kind::Clusters, all).unwrap()
+    resources.replace(Owner::Policy, Kind::Clusters, all).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -16,10 +16,30 @@ use crate::metrics::Counters;
 /// The longest text of a client in logs and health.
 const MAX_TEXT: usize = 512;
 
+/// The source of a resource. Each replaces its own only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Owner {
+    /// Policies of endpoints.
+    Policy,
+    /// Envoy configurations of the cluster.
+    Configs,
+    /// Secrets of the cluster.
+    Secrets,
+}
+
+/// The resources of one type with their owners.
+#[derive(Debug)]
+struct Owned {
+    cache: Cache,
+    owners: BTreeMap<Arc<str>, Owner>,
+    /// The owners that hold back responses.
+    holds: BTreeSet<Owner>,
+}
+
 /// All resources. Cheap to clone.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct Resources {
-    caches: Arc<Mutex<[Cache; Kind::ALL.len()]>>,
+    caches: Arc<Mutex<[Owned; Kind::ALL.len()]>>,
     /// Changes with each change of a cache.
     changed: Arc<watch::Sender<()>>,
     counters: Counters,
@@ -35,7 +55,8 @@ pub(crate) struct Stream {
 
 impl Resources {
     pub(crate) fn new(counters: Counters) -> Resources {
-        let caches = Arc::new(Mutex::new(std::array::from_fn(|_| Cache::new())));
+        let owned = |_| Owned { cache: Cache::new(), owners: BTreeMap::new(), holds: BTreeSet::new() };
+        let caches = Arc::new(Mutex::new(std::array::from_fn(owned)));
         Resources { caches, changed: Arc::new(watch::Sender::new(())), counters }
     }
 
@@ -45,32 +66,66 @@ impl Resources {
     }
 
     fn change<T>(&self, kind: Kind, change: impl FnOnce(&mut Cache) -> T) -> T {
-        let result = change(&mut self.caches.lock()[kind as usize]);
+        let result = change(&mut self.caches.lock()[kind as usize].cache);
         self.changed.send_replace(());
         result
     }
 
     fn read<T>(&self, kind: Kind, read: impl FnOnce(&Cache) -> T) -> T {
-        read(&self.caches.lock()[kind as usize])
+        read(&self.caches.lock()[kind as usize].cache)
     }
 
-    /// Replaces all resources of a type. Returns the version with the change; `None` if nothing differs.
-    pub(crate) fn replace(&self, kind: Kind, resources: BTreeMap<Arc<str>, Value>) -> Option<u64> {
-        let version = self.caches.lock()[kind as usize].replace(resources)?;
+    /// Replaces all resources of a type that an owner has. A name that another owner has stays that one's. Returns the
+    /// version with the change; `None` if nothing differs.
+    pub(crate) fn replace(
+        &self,
+        owner: Owner,
+        kind: Kind,
+        mut resources: BTreeMap<Arc<str>, Value>,
+    ) -> Option<u64> {
+        let version = {
+            let mut caches = self.caches.lock();
+            let Owned { cache, owners, .. } = &mut caches[kind as usize];
+            resources.retain(|name, _| owners.get(name).is_none_or(|other| *other == owner));
+            let gone = |(name, other): (&Arc<str>, &Owner)| {
+                (*other == owner && !resources.contains_key(name)).then(|| name.clone())
+            };
+            let gone: Vec<Arc<str>> = owners.iter().filter_map(gone).collect();
+            gone.iter().for_each(|name| _ = owners.remove(name));
+            owners.extend(resources.keys().map(|name| (name.clone(), owner)));
+            let gone = gone.into_iter().map(|name| (name, None));
+            cache.update(gone.chain(resources.into_iter().map(|(name, value)| (name, Some(value)))))?
+        };
         self.changed.send_replace(());
         Some(version)
     }
 
+    /// Returns whether a text names a resource of another owner, such as a refusal that is about that one.
+    pub(crate) fn names_other(&self, owner: Owner, kind: Kind, text: &str) -> bool {
+        let caches = self.caches.lock();
+        let others = caches[kind as usize].owners.iter().filter(|(_, other)| **other != owner);
+        others.into_iter().any(|(name, _)| text.contains(&**name))
+    }
+
     /// Sets or deletes resources.
     pub(crate) fn update(&self, kind: Kind, changes: Vec<(Arc<str>, Option<Value>)>) {
-        if self.caches.lock()[kind as usize].update(changes).is_some() {
+        if self.caches.lock()[kind as usize].cache.update(changes).is_some() {
             self.changed.send_replace(());
         }
     }
 
-    /// Holds back responses of a type, or releases them.
-    pub(crate) fn hold(&self, kind: Kind, is_held: bool) {
-        if self.caches.lock()[kind as usize].hold(is_held) {
+    /// Holds back responses of a type, or releases them; they come when no owner holds them.
+    pub(crate) fn hold(&self, owner: Owner, kind: Kind, is_held: bool) {
+        let has_changed = {
+            let mut caches = self.caches.lock();
+            let Owned { cache, holds, .. } = &mut caches[kind as usize];
+            match is_held {
+                true => _ = holds.insert(owner),
+                false => _ = holds.remove(&owner),
+            }
+            cache.hold(!holds.is_empty())
+        };
+        if has_changed {
             self.changed.send_replace(());
         }
     }
@@ -149,11 +204,11 @@ impl Stream {
     pub(crate) fn response(&self) -> Option<Response> {
         let mut caches = self.resources.caches.lock();
         // Listeners refer to clusters: Envoy has to know these first.
-        let clusters = &caches[Kind::Clusters as usize];
+        let clusters = &caches[Kind::Clusters as usize].cache;
         if self.kind == Kind::Listeners && !clusters.is_empty() && !clusters.was_acked() {
             return None;
         }
-        caches[self.kind as usize].response(self.id)
+        caches[self.kind as usize].cache.response(self.id)
     }
 
     pub(crate) fn kind(&self) -> Kind {

@@ -181,6 +181,12 @@ impl Proxies {
         }
     }
 
+    /// Registers a proxy while the agent runs: policy does not wait for it.
+    #[must_use]
+    pub fn register_late(&self, proxy: Proxy) -> Registration {
+        Registration { proxies: self.clone(), proxy: Arc::new(proxy), initializer: Mutex::new(None) }
+    }
+
     /// Returns the proxies that redirects can lead to, and a watch on changes of the table.
     #[must_use]
     pub fn ready(&self) -> (Arc<ReadyPorts>, Watch) {

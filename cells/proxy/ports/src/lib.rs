@@ -50,7 +50,7 @@
 //!
 //! # Differences from Cilium
 //! A redirect gets its port when rules lead to the proxy, not when the port is allocated. There is no table 2005 (packets
-//! from proxies), which only Envoy configurations and encryption need; its rules are removed.
+//! from proxies), which only Envoy configurations without a tunnel and encryption need; its rules are removed.
 
 mod cell;
 mod config;

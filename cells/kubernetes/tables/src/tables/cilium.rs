@@ -1,9 +1,10 @@
 //! Tables `k8s-ciliumnodes`, `k8s-ciliumidentities`, `k8s-ciliumendpoints`, `k8s-ciliumendpointslices`,
-//! `k8s-ciliumcidrgroups`, `k8s-ciliumlocalredirectpolicies` and `podippools`.
+//! `k8s-ciliumcidrgroups`, `k8s-ciliumlocalredirectpolicies`, `k8s-ciliumenvoyconfigs`,
+//! `k8s-clusterwideenvoyconfigs` and `podippools`.
 
 use k8s_types::cilium::{
-    AddressPair, CiliumCIDRGroup, CiliumEndpoint, CiliumEndpointSlice, CiliumIdentity,
-    CiliumLocalRedirectPolicy, CiliumNode, CiliumPodIPPool, PoolFamily,
+    AddressPair, CiliumCIDRGroup, CiliumClusterwideEnvoyConfig, CiliumEndpoint, CiliumEndpointSlice,
+    CiliumEnvoyConfig, CiliumIdentity, CiliumLocalRedirectPolicy, CiliumNode, CiliumPodIPPool, PoolFamily,
 };
 
 use crate::pool::Pool;
@@ -72,6 +73,14 @@ impl Tabled for CiliumEndpoint {
 
 fn addresses(pair: &AddressPair) -> impl Iterator<Item = &str> {
     [pair.ipv4.as_str(), pair.ipv6.as_str()].into_iter().filter(|address| !address.is_empty())
+}
+
+impl Tabled for CiliumEnvoyConfig {
+    const TABLE: &'static str = "k8s-ciliumenvoyconfigs";
+}
+
+impl Tabled for CiliumClusterwideEnvoyConfig {
+    const TABLE: &'static str = "k8s-clusterwideenvoyconfigs";
 }
 
 impl Tabled for CiliumEndpointSlice {

@@ -1,0 +1,21 @@
+//! The options, in Cilium's spelling. Changes take effect at the next start.
+
+use std::time::Duration;
+
+/// Which Envoy configurations are followed.
+#[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
+#[config(group = "Envoy")]
+pub struct ConfigsConfig {
+    /// Follow CiliumEnvoyConfigs and CiliumClusterwideEnvoyConfigs: their resources go to Envoy, their services are redirected to it
+    #[flag(default = false)]
+    pub enable_envoy_config: bool,
+    /// Time until resources that Envoy has refused are sent again
+    #[flag(default = "15s")]
+    pub envoy_config_retry_interval: Duration,
+    /// Time after which a configuration that Envoy has not answered counts as failed
+    #[flag(default = "2m")]
+    pub envoy_config_timeout: Duration,
+    /// Number of seconds for which closed connections to servers linger, with the address of the client; negative for the kernel's default
+    #[flag(default = -1)]
+    pub envoy_http_upstream_linger_timeout: i32,
+}

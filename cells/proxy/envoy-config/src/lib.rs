@@ -1,0 +1,46 @@
+//! Envoy configurations of the cluster: CiliumEnvoyConfigs and CiliumClusterwideEnvoyConfigs.
+//!
+//! **Owns** the tables `ciliumenvoyconfigs` (valid objects, as this node sees them) and `envoy-resources` (what Envoy gets
+//! of each, and of the services that they refer to), the ports of their listeners, and the redirects of services.
+//! **Needs** option `enable-envoy-config`, the objects, [`envoy_proxy::Envoy`], `Arc<Proxies>` for ports, the writer of
+//! services, the node's labels. **Provides** nothing: it acts on Envoy, ports and services.
+//!
+//! **Life.** An object is parsed once for each change (`parse`, a pure function): JSON becomes messages of Envoy's API, of
+//! any extension, names are qualified by the object, and Cilium's filters are added. A fault refuses the object as a
+//! whole; its last valid version stays, health names object, path and remedy. What is for this node gets ports and goes
+//! to Envoy in steps (`progress`): clusters, then listeners, then rules of iptables to their ports, and only then the
+//! services are redirected. What ends goes the other way round. A refusal of Envoy keeps what it has accepted before,
+//! and is tried again; a port that it cannot bind is exchanged.
+//!
+//! **Services.** Of two configurations that redirect the same port of a service the older one takes effect; its end
+//! restores the other. Backends of all services that configurations refer to are addresses of clusters
+//! (`NAMESPACE/NAME`, `NAMESPACE/NAME:*`, `NAMESPACE/NAME:PORT`).
+//!
+//! **A restart** keeps ports. Services whose listeners had one are redirected at once, before the load balancer writes
+//! them: an Envoy of its own pod has served on. Envoy gets no resources before all objects have been read, so that it
+//! loses none.
+//!
+//! # Differences from Cilium
+//! A bad resource refuses its object, not itself alone; a service of a listener that does not exist is such a fault.
+//! Ports are only reserved for objects that are for this node. Cilium lets the last one of several configurations win.
+//! Addresses of Ingress are not given to listeners (`cilium.bpf_metadata`), and rules of field validation are left to
+//! Envoy, which refuses what breaks them.
+
+#![forbid(unsafe_code)]
+
+mod backends;
+mod cell;
+mod config;
+mod controller;
+mod error;
+mod model;
+mod objects;
+mod parse;
+mod progress;
+mod redirects;
+mod world;
+
+pub use cell::cell;
+pub use config::ConfigsConfig;
+pub use error::Invalid;
+pub use model::{ClusterAddresses, EnvoyConfig, EnvoyResource};
