@@ -5,7 +5,7 @@ use std::error::Error;
 use prost_build::Config;
 use protox::prost::Message as _;
 
-const FILES: [&str; 16] = [
+const FILES: [&str; 17] = [
     "cilium.proto",
     "cilium_filters.proto",
     "cluster.proto",
@@ -15,6 +15,7 @@ const FILES: [&str; 16] = [
     "filters.proto",
     "listener.proto",
     "router.proto",
+    "secret.proto",
     "service_cluster.proto",
     "service_endpoint.proto",
     "service_listener.proto",

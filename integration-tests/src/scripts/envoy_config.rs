@@ -24,6 +24,7 @@ pub(super) const RETRY: Retry = Retry { first: Duration::from_millis(100), most:
 pub(super) const DEFAULTS: &[&str] = &[
     "--enable-envoy-config",
     "--external-envoy-proxy",
+    "--envoy-secrets-namespace=cilium-secrets",
     "--proxy-portrange-min=1000",
     "--proxy-portrange-max=1000",
     "--lb-test-fault-probability=0",

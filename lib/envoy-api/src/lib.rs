@@ -33,6 +33,7 @@ pub use protos::envoy::extensions::filters::http::router::v3 as router;
 pub use protos::envoy::extensions::filters::listener::tls_inspector::v3 as tls_inspector;
 pub use protos::envoy::extensions::filters::network::http_connection_manager::v3 as http;
 pub use protos::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
+pub use protos::envoy::extensions::transport_sockets::tls::v3 as tls;
 pub use protos::envoy::extensions::upstreams::http::v3 as upstream_http;
 pub use protos::envoy::service::discovery::v3 as discovery;
 pub use protos::envoy::r#type::matcher::v3 as matcher;

@@ -8,6 +8,8 @@ use envoy_proxy::{Envoy, EnvoyConfig as EnvoyOptions, Kind};
 use hive::prelude::*;
 use k8s_tables::Row;
 use k8s_types::cilium::{CiliumClusterwideEnvoyConfig, CiliumEnvoyConfig};
+use k8s_types::core::Secret;
+use k8s_types::{Resource as _, Source};
 use loadbalancer::ServicesWriter;
 use local_node::{LocalNode, StateConfig};
 use maps::{FamilyConfig, MapsConfig};
@@ -19,6 +21,7 @@ use crate::controller::{Controller, Tables};
 use crate::model::{EnvoyConfig, EnvoyResource};
 use crate::objects::Objects;
 use crate::parse::Settings;
+use crate::secrets::Secrets;
 
 /// The initializer of services: the load balancer waits for redirects.
 const INITIALIZER: &str = "envoy-configs";
@@ -38,6 +41,7 @@ pub fn cell() -> Cell {
             statedb::table::<EnvoyConfig>(),
             statedb::table::<EnvoyResource>(),
             invoke(follow),
+            invoke(secrets),
         ],
     )
 }
@@ -101,4 +105,25 @@ fn follow(p: FollowParams) -> anyhow::Result<()> {
     };
     p.jobs.one_shot("controller", move |cx: JobCx| controller.follow(cx)).add();
     Ok(())
+}
+
+/// Follows the secrets of the namespace, by a job for each source of objects.
+fn secrets(
+    config: Config<ConfigsConfig>,
+    proxies: Arc<Proxies>,
+    envoy: Arc<Envoy>,
+    sources: Group<Arc<dyn Source>>,
+    jobs: JobGroup,
+) {
+    let namespace = &config.envoy_secrets_namespace;
+    if !config.enable_envoy_config || !proxies.config().enable_l7_proxy || namespace.is_empty() {
+        return;
+    }
+    let sources: Vec<_> = sources.iter().filter(|source| source.has(Secret::KIND)).cloned().collect();
+    let secrets = Secrets::new(envoy.of_secrets(), sources.len());
+    for (number, source) in sources.into_iter().enumerate() {
+        let (secrets, namespace) = (secrets.clone(), namespace.clone());
+        let job = format!("secrets-{}", source.name());
+        jobs.one_shot(job, move |cx: JobCx| secrets.follow(number, source, namespace, cx)).add();
+    }
 }

@@ -16,6 +16,9 @@
 //! restores the other. Backends of all services that configurations refer to are addresses of clusters
 //! (`NAMESPACE/NAME`, `NAMESPACE/NAME:*`, `NAMESPACE/NAME:PORT`).
 //!
+//! **Secrets** of the namespace `envoy-secrets-namespace` are resources of SDS. They are in no table: nothing that shows
+//! tables shows them.
+//!
 //! **A restart** keeps ports. Services whose listeners had one are redirected at once, before the load balancer writes
 //! them: an Envoy of its own pod has served on. Envoy gets no resources before all objects have been read, so that it
 //! loses none.
@@ -38,6 +41,7 @@ mod objects;
 mod parse;
 mod progress;
 mod redirects;
+mod secrets;
 mod world;
 
 pub use cell::cell;

@@ -1,6 +1,7 @@
 //! The caches of all types, with the streams of clients.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 use envoy_api::Message;
@@ -28,7 +29,6 @@ pub(crate) enum Owner {
 }
 
 /// The resources of one type with their owners.
-#[derive(Debug)]
 struct Owned {
     cache: Cache,
     owners: BTreeMap<Arc<str>, Owner>,
@@ -37,12 +37,19 @@ struct Owned {
 }
 
 /// All resources. Cheap to clone.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Resources {
     caches: Arc<Mutex<[Owned; Kind::ALL.len()]>>,
     /// Changes with each change of a cache.
     changed: Arc<watch::Sender<()>>,
     counters: Counters,
+}
+
+/// Without the resources: some are secrets.
+impl fmt::Debug for Resources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Resources")
+    }
 }
 
 /// A stream of a client, closed on drop.
