@@ -146,6 +146,9 @@ capabilities:
     {{- $_ := set $data "enable-standalone-dns-proxy" "true" -}}
     {{- $_ := set $data "standalone-dns-proxy-server-port" (.standaloneDnsProxy.serverPort | int64 | toString) -}}
   {{- end -}}
+  {{- if and .envoyConfig.enabled .envoyConfig.secretsNamespace.name -}}
+    {{- $_ := set $data "envoy-secrets-namespace" .envoyConfig.secretsNamespace.name -}}
+  {{- end -}}
   {{- if and .hubble.enabled .hubble.listenAddress -}}
     {{- $_ := set $data "hubble-listen-address" .hubble.listenAddress -}}
     {{- $_ := set $data "hubble-disable-tls" (not .hubble.tls.enabled | toString) -}}

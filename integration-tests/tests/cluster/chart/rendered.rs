@@ -126,6 +126,7 @@ fn value_sets() -> Vec<(&'static str, Value)> {
             json!({"kubeProxyReplacement": true, "kubeProxyReplacementHealthzBindAddr": "0.0.0.0:10256",
                 "loadBalancer": {"algorithm": "maglev", "serviceTopology": true}, "maglev": {"tableSize": 2039},
                 "nodePort": {"range": "30000,32000", "addresses": ["192.0.2.0/24"], "bindProtection": false, "autoProtectPortRange": false}, "bpf": {"lbMapMax": 1_000_000, "natMax": 1_048_576},
+                "envoyConfig": {"enabled": true}, "extraConfig": {"external-envoy-proxy": "true"},
                 "localRedirectPolicies": {"enabled": true, "addressMatcherCIDRs": ["169.254.0.0/16"]},
                 "nodeIPAM": {"enabled": true}, "enableLBIPAM": false, "defaultLBServiceIPAM": "nodeipam",
                 "socketLB": {"enabled": true, "hostNamespaceOnly": true},
