@@ -326,9 +326,9 @@ fn accelerated(family: Family, ns: &NetNs) -> Result<()> {
     let first = ns.run(|| by_xdp.run_xdp(UPLINK, &request))?;
     ensure!(first.verdict == XDP_TX && seen(&first.packet).source == source, "{first:?}");
     let ways = [
-        ("NodePort to a remote backend, XDP by tc", request, (source, remote)),
+        ("NodePort to a remote backend, XDP against tc", request, (source, remote)),
         (
-            "NodePort, reply of a remote backend, XDP by tc",
+            "NodePort, reply of a remote backend, XDP against tc",
             from_network(remote, source),
             (family.vip(), world),
         ),

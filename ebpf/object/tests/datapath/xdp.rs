@@ -364,7 +364,6 @@ fn programs_are_small_for_the_verifier() -> Result<()> {
     for program in datapath_object::xdp::PROGRAMS {
         let count = datapath.xdp_program(program.name)?.info()?.verified_instruction_count();
         let count = count.context("the kernel does not count")?;
-        eprintln!("{}: {count}", program.name);
         assert!(count <= GOAL, "{}: {count}", program.name);
     }
     Ok(())

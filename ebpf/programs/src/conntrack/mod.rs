@@ -15,7 +15,11 @@ use crate::monitor::drop::Drop;
 use crate::packet::family::Family;
 use crate::packet::flow::Flow;
 use crate::packet::skb::{Skb, opaque};
-use aya_ebpf::helpers::{bpf_jiffies64, bpf_ktime_get_ns, bpf_perf_event_output};
+#[cfg(feature = "xdp")]
+use aya_ebpf::helpers::bpf_ktime_get_coarse_ns as clock;
+#[cfg(not(feature = "xdp"))]
+use aya_ebpf::helpers::bpf_ktime_get_ns as clock;
+use aya_ebpf::helpers::{bpf_jiffies64, bpf_perf_event_output};
 use datapath_abi::signal::{CT_FILL_UP, FillUp};
 use datapath_abi::{CtEntry, CtTuple, ct_flag, file, tuple_flag};
 
@@ -139,7 +143,7 @@ pub(crate) fn now() -> u32 {
         (unsafe { bpf_jiffies64() } >> JIFFIES_SHIFT) as u32
     } else {
         // SAFETY: the helper takes no arguments and reads only the clock.
-        (unsafe { bpf_ktime_get_ns() } / NANOSECONDS) as u32
+        (unsafe { clock() } / NANOSECONDS) as u32
     }
 }
 

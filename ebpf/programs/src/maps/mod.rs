@@ -4,6 +4,8 @@
 
 pub(crate) mod btf;
 
+#[cfg(feature = "xdp")]
+use crate::hop::{HOPS, Hop};
 use crate::maps::btf::*;
 #[cfg(feature = "xdp")]
 use crate::state::Packet;
@@ -105,4 +107,7 @@ maps! {
     /// The packet that this CPU translates.
     xdp_packet_v4: Map<u32, Packet<u32>, PERCPU_ARRAY, 1, 0>;
     xdp_packet_v6: Map<u32, Packet<[u32; 4]>, PERCPU_ARRAY, 1, 0>;
+    /// Next hops that this CPU has looked up.
+    xdp_hops_v4: Map<u32, Hop<u32>, PERCPU_ARRAY, HOPS, 0>;
+    xdp_hops_v6: Map<u32, Hop<[u32; 4]>, PERCPU_ARRAY, HOPS, 0>;
 }

@@ -12,6 +12,7 @@
 //! | `main.rs` | the programs, the prefilter |
 //! | `request.rs` | packets of clients |
 //! | `reply.rs` | packets of backends of other nodes |
+//! | `hop.rs` | next hops |
 //! | `state.rs` | the packet between steps and programs |
 //! | `../packet/xdp.rs` | the context, with the functions that shared code uses |
 //!
@@ -32,6 +33,7 @@ mod monitor;
 mod conntrack;
 #[path = "../endpoint/mod.rs"]
 mod endpoint;
+mod hop;
 #[path = "../lb/mod.rs"]
 mod lb;
 #[path = "../maps/mod.rs"]

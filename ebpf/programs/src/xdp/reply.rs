@@ -1,10 +1,10 @@
 //! Packets of backends of other nodes to clients: the translation of the request is reversed.
 
 use crate::conntrack;
+use crate::hop;
 use crate::lb::row;
 use crate::monitor::drop::Drop;
 use crate::nat::{self, Socket};
-use crate::nodeport::fib::Route;
 use crate::nodeport::way;
 use crate::packet::flow::{self, SCTP};
 use crate::packet::skb::{Context, PASS, Skb};
@@ -18,7 +18,7 @@ use datapath_abi::snat::Mapping;
 #[inline(always)]
 pub(crate) fn handle<F: Place>(skb: Skb) -> i32 {
     let Some(reply) = F::place() else { return PASS };
-    if skb.forget(find::<F>(skb.raw(), reply)) != NEXT {
+    if skb.forget(find::<F>(skb.raw(), reply)) != NEXT || skb.forget(route::<F>(skb.raw(), reply)) != NEXT {
         return PASS;
     }
     let translated = skb.forget(translate::<F>(skb.raw(), reply));
@@ -28,7 +28,7 @@ pub(crate) fn handle<F: Place>(skb: Skb) -> i32 {
     send_back(skb, reply.macs)
 }
 
-/// Writes client and frontend of a reply that leaves by this device again; [`LEFT`] for any other packet.
+/// Writes client and frontend of a reply; [`LEFT`] for any other packet.
 #[inline(never)]
 fn find<F: Place>(raw: *mut Context, reply: &mut Packet<F::Address>) -> u64 {
     let skb = Skb::from_raw(raw);
@@ -49,10 +49,17 @@ fn find<F: Place>(raw: *mut Context, reply: &mut Packet<F::Address>) -> u64 {
     let rev_nat = conntrack::nodeport::replied_by::<F>(skb, &restored, conntrack::now());
     let Some(service) = row(&F::reverse_nat(), &rev_nat) else { return LEFT };
     reply.frontend = Socket { address: service.address, port: service.port };
-    if way::behind_tunnel::<F>(address).is_some() {
+    NEXT
+}
+
+/// Writes the MAC addresses of a reply that leaves by this device again; [`LEFT`] for one that does not.
+#[inline(never)]
+fn route<F: Place>(raw: *mut Context, reply: &mut Packet<F::Address>) -> u64 {
+    let (skb, client) = (Skb::from_raw(raw), reply.peer.address);
+    if way::behind_tunnel::<F>(client).is_some() {
         return LEFT;
     }
-    match Route::back::<F>(skb, reply.frontend.address, address, 0) {
+    match hop::back::<F>(skb, reply.frontend.address, client) {
         Some(macs) => {
             reply.macs = macs;
             NEXT

@@ -2,6 +2,7 @@
 
 use crate::conntrack;
 use crate::endpoint;
+use crate::hop;
 use crate::monitor::drop::Drop;
 use crate::nat::{self, Socket};
 use crate::nodeport::dsr::{self, Dsr};
@@ -109,6 +110,7 @@ fn select<F: Dsr>(skb: Skb, request: &mut Packet<F::Address>) -> Result<u64, Dro
     request.frontend = Socket { address: key.address, port: key.dport };
     request.rev_nat = service.rev_nat_index;
     let now = conntrack::now();
+    request.now = now;
     let Some(backend) = frontend::backend::<F>(skb, &flow, &mut key, service, now)? else {
         return Ok(LEFT);
     };
@@ -130,7 +132,7 @@ fn select<F: Dsr>(skb: Skb, request: &mut Packet<F::Address>) -> Result<u64, Dro
 /// Writes MAC addresses and source of a packet to another node; [`LEFT`] for one that does not leave by this device at
 /// once, or by a tunnel.
 #[inline(never)]
-fn route<F: Dsr>(raw: *mut Context, request: &mut Packet<F::Address>, is_direct: bool) -> u64 {
+fn route<F: Place>(raw: *mut Context, request: &mut Packet<F::Address>, is_direct: bool) -> u64 {
     let (skb, backend) = (Skb::from_raw(raw), request.peer.address);
     if way::behind_tunnel::<F>(backend).is_some() {
         return LEFT;
@@ -152,7 +154,11 @@ fn route<F: Dsr>(raw: *mut Context, request: &mut Packet<F::Address>, is_direct:
             return LEFT;
         }
     }
-    match Route::back::<F>(skb, request.source, backend, len) {
+    let macs = match len {
+        0 => hop::back::<F>(skb, request.source, backend),
+        _ => Route::back::<F>(skb, request.source, backend, len),
+    };
+    match macs {
         Some(macs) => {
             request.macs = macs;
             NEXT
@@ -172,7 +178,7 @@ fn to_backend<F: Dsr>(skb: Skb, request: &mut Packet<F::Address>, chosen: u64) -
     let (source, backend) = (request.flow.source, request.peer);
     nat::to_destination::<F>(skb, &mut request.flow, backend, source, false)?;
     if chosen != DIRECT {
-        conntrack::nodeport::admit::<F>(skb, &request.flow, request.rev_nat, conntrack::now())?;
+        conntrack::nodeport::admit::<F>(skb, &request.flow, request.rev_nat, request.now)?;
     }
     if chosen != LOCAL {
         way::forward_hop::<F>(skb)?;

@@ -1,5 +1,6 @@
 //! The packet that a CPU translates: in a map, as the stack of a program is too small for it, and for the next program.
 
+use crate::hop::Hops;
 use crate::maps::{xdp_packet_v4, xdp_packet_v6};
 use crate::nat::Socket;
 use crate::nodeport::dsr::Dsr;
@@ -19,12 +20,14 @@ pub(crate) struct Packet<A> {
     /// The id of its service, big-endian.
     pub(crate) rev_nat: u16,
     pub(crate) macs: [Mac; 2],
+    /// The time of the decision, on the clock of lifetimes.
+    pub(crate) now: u32,
     /// The decision about a request.
     pub(crate) chosen: u64,
 }
 
 /// The place of the packet that this CPU translates. No program of this hook preempts another one.
-pub(crate) trait Place: Dsr {
+pub(crate) trait Place: Dsr + Hops {
     fn place() -> Option<&'static mut Packet<Self::Address>>;
 }
 
