@@ -613,6 +613,22 @@ fn features_and_what_scripts_ask_of_them() {
 }
 
 #[test]
+fn senders_that_are_dropped() {
+    let spec = json!({"deny": ["192.0.2.0/24", "2001:db8::1/128"], "revision": 3});
+    let agent =
+        FakeAgent::new(vec![("/prefilter", 200, json!({"spec": spec, "status": {"realized": spec}}))]);
+    assert_eq!(agent.run("prefilter list"), "Revision: 3\n192.0.2.0/24\n2001:db8::1/128\n");
+    assert_eq!(agent.run("prefilter list -o jsonpath={.spec.revision}"), "3\n");
+    agent.requests();
+    for (line, method) in [("update", "PATCH"), ("delete", "DELETE")] {
+        let line = format!("prefilter {line} --revision 3 --cidr 192.0.2.0/24,2001:db8::/32");
+        assert_eq!(agent.run(&line), "");
+        let expected = r#"/prefilter {"deny":["192.0.2.0/24","2001:db8::/32"],"revision":3}"#;
+        assert_eq!(agent.requests(), [format!("{method} {expected}")]);
+    }
+}
+
+#[test]
 fn names_and_their_addresses() {
     let row = json!({"fqdn": "db.example.", "ips": ["192.0.2.1", "2001:db8::1"], "ttl": 60, "source": "lookup",
         "lookup-time": "2026-11-21T12:10:29.950Z", "expiration-time": "2026-11-21T12:11:29.950Z", "endpoint-id": 7});

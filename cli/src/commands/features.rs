@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::Write;
 
 use anyhow::{Context as _, bail};
-use api_models::{CgroupDumpMetadata, EncryptionStatus, StatusResponse};
+use api_models::{CgroupDumpMetadata, EncryptionStatus, Prefilter, PrefilterSpec, StatusResponse};
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
@@ -80,16 +80,50 @@ pub(crate) fn bgp(agent: &mut Agent, command: &BgpCommand, out: &mut dyn Write) 
     }
 }
 
-/// Runs `prefilter list`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PrefilterCommand {
+    /// List the ranges of senders that are dropped
+    #[command(visible_alias = "ls")]
+    List(Listing),
+    /// Add ranges
+    Update(PrefilterChange),
+    /// Remove ranges
+    Delete(PrefilterChange),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PrefilterChange {
+    /// Ranges, such as 192.0.2.0/24, separated by commas
+    #[arg(long, required = true, value_delimiter = ',')]
+    cidr: Vec<String>,
+    /// Revision of the list that is to be changed, as `list` shows it
+    #[arg(long)]
+    revision: i64,
+}
+
+/// Runs `prefilter`.
 pub(crate) fn prefilter(
     agent: &mut Agent,
-    List::List(options): &List<Listing>,
+    command: &PrefilterCommand,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let list: Value = agent.get("/prefilter").context("cannot get CIDR list")?;
-    if !options.output.write(&list, out)? {
-        writeln!(out, "{list:#}")?;
-    }
+    let (method, change) = match command {
+        PrefilterCommand::List(options) => {
+            let list: Prefilter = agent.get("/prefilter").context("cannot get CIDR list")?;
+            if options.output.write(&list, out)? {
+                return Ok(());
+            }
+            let spec = list.status.and_then(|status| status.realized).unwrap_or_default();
+            writeln!(out, "Revision: {}", spec.revision)?;
+            return Ok(spec.deny.iter().try_for_each(|range| writeln!(out, "{range}"))?);
+        }
+        PrefilterCommand::Update(change) => ("PATCH", change),
+        PrefilterCommand::Delete(change) => ("DELETE", change),
+    };
+    let spec = PrefilterSpec { deny: change.cidr.clone().into(), revision: change.revision };
+    agent
+        .change(method, "/prefilter", Some(&serde_json::to_value(&spec)?))
+        .context("cannot change CIDR list")?;
     Ok(())
 }
 

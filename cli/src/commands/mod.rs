@@ -121,7 +121,7 @@ enum Command {
     Bgp(features::BgpCommand),
     /// CIDRs that XDP drops
     #[command(subcommand)]
-    Prefilter(List<Listing>),
+    Prefilter(features::PrefilterCommand),
     /// Cgroups of pods
     #[command(subcommand)]
     Cgroups(List<Listing>),

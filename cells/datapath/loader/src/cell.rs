@@ -21,6 +21,7 @@ use crate::endpoints::jobs::{keep_pool, purge_deleted_endpoints};
 use crate::endpoints::kernel::{KernelDatapath, KernelOptions};
 use crate::guard::{host_mark, unknown};
 use crate::host_job::run::{HostJob, Tables};
+use crate::prefilter::{self, PrefilterConfig};
 use crate::programs::balancing::Balancing;
 use crate::programs::direct_return::DirectReturn;
 use crate::programs::egress::EgressFeatures;
@@ -40,9 +41,11 @@ pub fn cell() -> Cell {
             config::<LoaderConfig>(),
             config::<ConntrackConfig>(),
             config::<ServicesConfig>(),
+            config::<PrefilterConfig>(),
             provide_private(new_host_routing),
             provide(new_datapath),
             provide(new_status),
+            provide(prefilter::new_routes),
         ],
     )
 }

@@ -41,6 +41,10 @@ pub enum Existence {
     Maglev4,
     /// With `enable-ipv6` and Maglev tables.
     Maglev6,
+    /// With `enable-ipv4` and `enable-xdp-prefilter`.
+    Prefilter4,
+    /// With `enable-ipv6` and `enable-xdp-prefilter`.
+    Prefilter6,
     /// The cell of a feature creates it; the option that switches the feature.
     Feature(&'static str),
     /// One for each endpoint, the name continued by `_` and the endpoint's id in five digits.
@@ -90,16 +94,17 @@ const fn map(
 }
 
 /// The maps, by name. `cilium_devices` always has flags 0x1, which Cilium's objects require; its agent creates the map
-/// by the preallocation setting and lets the objects replace it.
+/// by the preallocation setting and lets the objects replace it. `cilium_cidr_v4_fix` and `cilium_cidr_v6_fix` have room for a
+/// million addresses: of Cilium's 20 million each takes 512 MB while it is empty.
 #[rustfmt::skip]
 pub const CATALOG: &[MapDef] = &[
     map("cilium_auth_map", Hash, 12, 8, Auth, NO_PREALLOC_RO, Always),
     map("cilium_call_policy", ProgArray, 4, 4, Fixed(65535), NONE, Always),
     map("cilium_calls", ProgArray, 4, 4, Fixed(50), NONE, PerObject),
-    map("cilium_cidr_v4_dyn", LpmTrie, 8, 1, Fixed(65536), NO_PREALLOC_RO, Feature("enable-xdp-prefilter")),
-    map("cilium_cidr_v4_fix", Hash, 8, 1, Fixed(20971520), NO_PREALLOC_RO, Feature("enable-xdp-prefilter")),
-    map("cilium_cidr_v6_dyn", LpmTrie, 20, 1, Fixed(65536), NO_PREALLOC_RO, Feature("enable-xdp-prefilter")),
-    map("cilium_cidr_v6_fix", Hash, 20, 1, Fixed(20971520), NO_PREALLOC_RO, Feature("enable-xdp-prefilter")),
+    map("cilium_cidr_v4_dyn", LpmTrie, 8, 1, Fixed(65536), NO_PREALLOC_RO, Prefilter4),
+    map("cilium_cidr_v4_fix", Hash, 8, 1, Fixed(1048576), NO_PREALLOC_RO, Prefilter4),
+    map("cilium_cidr_v6_dyn", LpmTrie, 20, 1, Fixed(65536), NO_PREALLOC_RO, Prefilter6),
+    map("cilium_cidr_v6_fix", Hash, 20, 1, Fixed(1048576), NO_PREALLOC_RO, Prefilter6),
     map("cilium_ct4_global", LruHash, 14, 56, CtTcp, LRU, Family4),
     map("cilium_ct6_global", LruHash, 38, 56, CtTcp, LRU, Family6),
     map("cilium_ct_any4_global", LruHash, 14, 56, CtAny, LRU, Family4),

@@ -30,6 +30,7 @@ pub struct Specs {
     families: FamilyConfig,
     nat: NatSwitches,
     maglev: Option<u32>,
+    prefilter: bool,
     sizes: Sizes,
 }
 
@@ -75,14 +76,17 @@ impl Specs {
     pub fn new(config: MapsConfig, families: FamilyConfig) -> Specs {
         let memory = memory_total(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default());
         let sizes = Sizes::new(&config, memory, possible_cpus());
-        Specs { config, families, nat: NatSwitches::default(), maglev: None, sizes }
+        Specs { config, families, nat: NatSwitches::default(), maglev: None, prefilter: false, sizes }
     }
 
     /// Returns the specs with the maps that options of other cells need: those cells are built on this one and check the
     /// values.
     #[must_use]
     pub fn with_settings(self, settings: &Settings) -> Specs {
-        self.with_nat(NatSwitches::from_settings(settings)).with_maglev(maglev_positions(settings))
+        let prefilter = settings.get("enable-xdp-prefilter").is_some_and(|setting| setting.value == "true");
+        self.with_nat(NatSwitches::from_settings(settings))
+            .with_maglev(maglev_positions(settings))
+            .with_prefilter(prefilter)
     }
 
     /// Returns the specs with the maps of translations of sources.
@@ -95,6 +99,12 @@ impl Specs {
     #[must_use]
     pub fn with_maglev(self, positions: Option<u32>) -> Specs {
         Specs { maglev: positions, ..self }
+    }
+
+    /// Returns the specs with the maps of the prefilter, or without them.
+    #[must_use]
+    pub fn with_prefilter(self, prefilter: bool) -> Specs {
+        Specs { prefilter, ..self }
     }
 
     /// Returns the number of positions of a Maglev table, if the node has such tables.
@@ -208,6 +218,8 @@ impl Specs {
             Existence::IpMasq6 => self.families.enable_ipv6 && self.nat.ipv6 && self.nat.ip_masq_agent,
             Existence::Maglev4 => self.families.enable_ipv4 && self.maglev.is_some(),
             Existence::Maglev6 => self.families.enable_ipv6 && self.maglev.is_some(),
+            Existence::Prefilter4 => self.families.enable_ipv4 && self.prefilter,
+            Existence::Prefilter6 => self.families.enable_ipv6 && self.prefilter,
             Existence::Feature(_) | Existence::PerEndpoint | Existence::PerObject => false,
         };
         let masquerade = (self.nat != NatSwitches::default()).then(|| self.own(MASQUERADE_MAP));
@@ -282,6 +294,19 @@ mod tests {
         assert_eq!(ranges(agent(both)), ["cilium_ipmasq_v4", "cilium_ipmasq_v6"]);
         assert_eq!(ranges(agent(NatSwitches { ipv6: false, ..both })), ["cilium_ipmasq_v4"]);
         assert_eq!(ranges(agent(NatSwitches::default())), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn maps_of_the_prefilter_exist_with_it() {
+        let names = |prefilter, families| -> Vec<String> {
+            let specs = Specs::new(MapsConfig::default(), families).with_prefilter(prefilter).of_node();
+            let names = specs.into_iter().map(|spec| spec.name.into_owned());
+            names.filter(|name| name.starts_with("cilium_cidr")).collect()
+        };
+        assert_eq!(names(false, FamilyConfig::default()), [] as [&str; 0]);
+        assert_eq!(names(true, FamilyConfig::default()).len(), 4);
+        let only_ipv4 = FamilyConfig { enable_ipv4: true, enable_ipv6: false };
+        assert_eq!(names(true, only_ipv4), ["cilium_cidr_v4_dyn", "cilium_cidr_v4_fix"]);
     }
 
     #[test]

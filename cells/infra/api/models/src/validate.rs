@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{
     DaemonConfigurationSpec, EndpointBatchDeleteRequest, EndpointChangeRequest, EndpointConfigurationSpec,
-    LabelConfigurationSpec, Labels,
+    LabelConfigurationSpec, Labels, PrefilterSpec,
 };
 
 /// The states that an endpoint can have.
@@ -94,6 +94,7 @@ impl Validate for EndpointBatchDeleteRequest {}
 impl Validate for EndpointConfigurationSpec {}
 impl Validate for LabelConfigurationSpec {}
 impl Validate for Labels {}
+impl Validate for PrefilterSpec {}
 
 fn one_of(name: &str, value: &str, permitted: &'static [&'static str]) -> Result<(), Violation> {
     if permitted.contains(&value) {
