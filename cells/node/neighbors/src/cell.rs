@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use devices::{Device, Neighbor, Route};
+use hive::Settings;
 use hive::prelude::*;
 use node_manager::Node;
 use reconciler::Reconciler;
@@ -19,7 +20,8 @@ use crate::{DesiredNeighbor, ForwardableIp, ForwardableIps, NeighborConfig, Upke
 /// Interval of prunes after the first one.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(30 * 60);
 
-/// Keeps the neighbour entries of all other nodes, if option `enable-l2-neigh-discovery` is set.
+/// Keeps the neighbour entries of all other nodes, if option `enable-l2-neigh-discovery` is set,
+/// or XDP sends packets to them, which the kernel does not see (`bpf-lb-acceleration`).
 pub fn cell() -> Cell {
     let upkeep = || Arc::new(if kernel_can_manage() { Upkeep::Kernel } else { Upkeep::Agent });
     bundle([
@@ -47,6 +49,7 @@ pub fn control_plane() -> Cell {
 #[derive(Params)]
 struct KeepParams {
     config: Config<NeighborConfig>,
+    settings: Arc<Settings>,
     upkeep: Arc<Upkeep>,
     forwardable: Arc<Table<ForwardableIp>>,
     desired: Arc<RwTable<DesiredNeighbor>>,
@@ -62,7 +65,7 @@ fn keep(p: KeepParams) {
     if let Some(metrics) = p.metrics {
         numbers.register(&metrics);
     }
-    if !p.config.enable_l2_neigh_discovery {
+    if !p.config.is_on(&p.settings) {
         return;
     }
     let mut txn = p.desired.write();
@@ -94,11 +97,12 @@ fn keep(p: KeepParams) {
 
 fn follow_nodes(
     config: Config<NeighborConfig>,
+    settings: Arc<Settings>,
     nodes: Arc<Table<Node>>,
     ips: Arc<ForwardableIps>,
     jobs: JobGroup,
 ) {
-    if !config.enable_l2_neigh_discovery {
+    if !config.is_on(&settings) {
         return;
     }
     let initializer = ips.register_initializer("nodes");

@@ -1,5 +1,7 @@
 //! The option, in Cilium's spelling, and what the kernel can do.
 
+use hive::Settings;
+
 /// Neighbour entries of other nodes. Changes take effect at the next start.
 #[derive(Clone, Debug, hive::Config)]
 #[config(group = "Datapath")]
@@ -7,6 +9,19 @@ pub struct NeighborConfig {
     /// Keep the neighbour entries of the next hops to other nodes resolved
     #[flag(default = false)]
     pub enable_l2_neigh_discovery: bool,
+}
+
+impl NeighborConfig {
+    /// Whether entries are kept.
+    pub(crate) fn is_on(&self, settings: &Settings) -> bool {
+        self.is_on_with(settings.get("bpf-lb-acceleration").map(|setting| setting.value.as_str()))
+    }
+
+    /// Packets that XDP sends do not keep entries resolved: the kernel does not see them, and would send to an address of
+    /// long ago.
+    fn is_on_with(&self, acceleration: Option<&str>) -> bool {
+        self.enable_l2_neigh_discovery || acceleration.is_some_and(|mode| mode != "disabled")
+    }
 }
 
 /// The side that keeps entries resolved.
@@ -34,6 +49,16 @@ fn can_manage(release: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn xdp_needs_entries_as_well() {
+        let is_on = |enable_l2_neigh_discovery, acceleration| {
+            NeighborConfig { enable_l2_neigh_discovery }.is_on_with(acceleration)
+        };
+        assert!(is_on(true, None) && is_on(true, Some("disabled")));
+        assert!(is_on(false, Some("native")) && is_on(false, Some("best-effort")));
+        assert!(!is_on(false, None) && !is_on(false, Some("disabled")));
+    }
 
     #[test]
     fn releases_of_the_kernel() {
