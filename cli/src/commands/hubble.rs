@@ -334,7 +334,7 @@ async fn status(connection: Connection, server: &Server, out: &mut dyn Write) ->
     Ok(())
 }
 
-fn refused(status: hubble_api::Status) -> anyhow::Error {
+pub(crate) fn refused(status: hubble_api::Status) -> anyhow::Error {
     anyhow::anyhow!("rpc error: code = {:?} desc = {}", status.code(), status.message())
 }
 

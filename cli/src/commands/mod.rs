@@ -36,6 +36,7 @@ mod shell;
 mod statedb;
 mod status;
 pub(crate) mod sysdump;
+mod top;
 mod trace;
 mod unserved;
 mod version;
@@ -136,6 +137,8 @@ enum Command {
     /// Flows of the node's packets with the names of pods and services, as Cilium's hubble prints them; needs enable-hubble
     #[command(subcommand)]
     Hubble(hubble::HubbleCommand),
+    /// Show which flows, endpoints or drops are most, live in the terminal; needs enable-hubble
+    Top(top::TopOptions),
     /// Direct access to local BPF maps
     #[command(subcommand)]
     Bpf(bpf::BpfCommand),
@@ -208,6 +211,7 @@ pub(crate) fn run(name: &str, arguments: &Arguments, out: &mut dyn Write) -> any
         Command::Map(command) => map::run(agent, command, out),
         Command::Monitor(options) => monitor::run(agent, options, out),
         Command::Hubble(command) => hubble::run(agent, command, out),
+        Command::Top(options) => top::run(agent, options, out),
         Command::Bpf(command) => return bpf::run(agent, command, out),
         Command::Shell(options) => return shell::run(options, out),
         Command::BuildConfig { arguments } => agent_verb::run("build-config", arguments),

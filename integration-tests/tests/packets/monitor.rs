@@ -211,6 +211,17 @@ fn flows_have_names(node: &Node, a: &Pod, b: &Pod) {
     let status = node.apiary_command(&["hubble", "status"]).output().unwrap();
     let status = String::from_utf8(status.stdout).unwrap();
     assert!(status.contains("): Ok\nCurrent/Max Flows: "), "{status}");
+    let drops: Value = serde_json::from_str(&node.apiary(&["top", "drops", "--once", "-o", "json"])).unwrap();
+    let expected = json!(["POLICY_DENIED", "default/b", "default/a", "ICMPv4", "no rule allows it"]);
+    let is_there = |row: &Value| {
+        let found = json!([row["reason"], row["source"], row["destination"], row["port"], row["rule"]]);
+        found == expected && row["dropped"].as_u64() > Some(0)
+    };
+    assert!(drops["rows"].as_array().unwrap().iter().any(is_there), "{drops:#}");
+    let endpoints = node.apiary(&["top", "endpoints", "--once"]);
+    for pod in ["default/a", "default/b"] {
+        assert!(endpoints.lines().any(|line| line.contains(pod)), "{endpoints}");
+    }
 }
 
 #[test]

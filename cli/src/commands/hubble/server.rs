@@ -44,7 +44,7 @@ pub(crate) struct ServerOptions {
 
 impl ServerOptions {
     /// Returns the server of the option, of `HUBBLE_SERVER`, or beside the socket of the API.
-    pub(super) fn server(&self, agent: &Agent) -> anyhow::Result<Server> {
+    pub(crate) fn server(&self, agent: &Agent) -> anyhow::Result<Server> {
         let variable = std::env::var(SERVER_VARIABLE).ok().filter(|server| !server.is_empty());
         let server = match self.server.clone().or(variable) {
             Some(server) => server.parse()?,
