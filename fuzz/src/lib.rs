@@ -20,6 +20,7 @@
 //! | `answers` | the API server, and proxies before it | lists and events, in chunks |
 //! | `names` | all of these | short texts: addresses, labels, names, options, durations |
 //! | `netlink` | the kernel | packets, attributes, responses to requests |
+//! | `hubble` | clients of Hubble, and its options | requests of gRPC, filters, field masks, lines of flows |
 //! | `events` | pods, by their packets; the server of the monitor's socket | events, the stream, the lines that are printed |
 
 mod answers;
@@ -29,6 +30,7 @@ mod config;
 mod events;
 mod filter;
 mod http;
+mod hubble;
 mod input;
 mod lb_state;
 mod manifests;
@@ -51,7 +53,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 16] = [
     Target { name: "http", longest: 2048, run: http::run },
     Target { name: "bodies", longest: 2048, run: bodies::run },
     Target { name: "cni", longest: 2048, run: cni::run },
@@ -66,6 +68,7 @@ pub const TARGETS: [Target; 15] = [
     Target { name: "answers", longest: 2048, run: answers::run },
     Target { name: "names", longest: 256, run: names::run },
     Target { name: "netlink", longest: 1024, run: netlink::run },
+    Target { name: "hubble", longest: 512, run: hubble::run },
     Target { name: "events", longest: 512, run: events::run },
 ];
 

@@ -17,7 +17,8 @@ pub fn to_json<R: Serialize>(response: &R) -> String {
     // Nothing in a response is without a JSON form.
     let text = serde_json::to_string(response).unwrap_or_default();
     // Only strings contain these characters; Go escapes them, so that the text may be embedded in HTML and JavaScript.
-    let escaped = |c: char| matches!(c, '<' | '>' | '&' | '\u{2028}' | '\u{2029}');
+    // DEL and the control characters beyond it, which Go does not escape, could control a terminal.
+    let escaped = |c: char| matches!(c, '<' | '>' | '&' | '\u{2028}' | '\u{2029}') || c.is_control();
     if !text.contains(escaped) {
         return text;
     }

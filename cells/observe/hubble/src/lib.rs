@@ -62,6 +62,8 @@ mod service;
 mod socket;
 mod status;
 mod tcp;
+#[cfg(any(test, feature = "test-util"))]
+pub mod testing;
 mod tls;
 mod workload;
 

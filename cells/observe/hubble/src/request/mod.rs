@@ -127,7 +127,9 @@ impl<A: Answer> Events<A> {
             yield_at(self.position).await;
             match self.ring.read(self.position) {
                 Read::Overwritten(oldest) => {
-                    self.losses.add(oldest - self.position);
+                    // Events after the end of the request are no losses of it.
+                    let end = self.end.map_or(oldest, |end| oldest.min(end));
+                    self.losses.add(end - self.position);
                     self.position = oldest;
                 }
                 Read::Event(event) => {
@@ -152,6 +154,18 @@ impl<A: Answer> Events<A> {
                 }
             }
         }
+    }
+
+    /// Returns the next event if it need not be waited for.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(crate) async fn next_ready(&mut self) -> Option<A::Response> {
+        // Polled once: a request yields to other tasks only at every `TURN`th event.
+        let mut next = std::pin::pin!(self.next());
+        std::future::poll_fn(|cx| match next.as_mut().poll(cx) {
+            std::task::Poll::Pending => std::task::Poll::Ready(None),
+            ready => ready,
+        })
+        .await
     }
 
     fn select(&mut self, event: Event) -> Selected<A::Response> {
