@@ -5,7 +5,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
@@ -20,6 +20,9 @@ use crate::spoiler::request;
 
 /// How long an ended connection is read to its end.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// How long a change waits for requests without an answer.
+const PENDING_LIMIT: Duration = Duration::from_secs(5);
 
 /// The handling of a connection.
 #[derive(Clone)]
@@ -66,12 +69,17 @@ pub struct TlsServer {
 struct Shared {
     behind: SocketAddr,
     state: Mutex<State>,
+    changed: Condvar,
 }
 
 struct State {
     front: Front,
     /// Both ends of connections.
     connections: Vec<TcpStream>,
+    /// The number of connections by the present front that are not in the list yet.
+    pending: usize,
+    /// Whether new connections wait for another front.
+    is_changing: bool,
 }
 
 impl fmt::Debug for TlsServer {
@@ -88,8 +96,8 @@ impl TlsServer {
     #[must_use]
     pub fn new(behind: SocketAddr, front: Front) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let state = Mutex::new(State { front, connections: Vec::new() });
-        let shared = Arc::new(Shared { behind, state });
+        let state = Mutex::new(State { front, connections: Vec::new(), pending: 0, is_changing: false });
+        let shared = Arc::new(Shared { behind, state, changed: Condvar::new() });
         let (theirs, state) = (listener.try_clone().unwrap(), shared.clone());
         Builder::new().name("tls-server".to_owned()).spawn(move || accept(&theirs, &state)).unwrap();
         Self { listener, shared }
@@ -104,11 +112,18 @@ impl TlsServer {
         format!("https://{}", self.listener.local_addr().unwrap())
     }
 
-    /// From now on connections are taken so; those that are open are cut.
+    /// From now on connections are taken so; those that are open are cut. A request that the previous front has taken is
+    /// answered before: it would succeed during the fault, or have an answer from before it.
     pub fn be(&self, front: Front) {
         let mut state = self.shared.state();
+        state.is_changing = true;
+        let is_pending = |state: &mut State| state.pending > 0;
+        let waited = self.shared.changed.wait_timeout_while(state, PENDING_LIMIT, is_pending);
+        (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.front = front;
+        state.is_changing = false;
         cut(&mut state);
+        self.shared.changed.notify_all();
     }
 }
 
@@ -143,18 +158,24 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 }
 
 fn serve(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
-    let front = {
-        let mut state = shared.state();
+    let (front, pending) = {
+        let wait = shared.changed.wait_while(shared.state(), |state| state.is_changing);
+        let mut state = wait.unwrap_or_else(PoisonError::into_inner);
         state.connections.retain(|stream| stream.peer_addr().is_ok());
-        state.front.clone()
+        state.pending += 1;
+        (state.front.clone(), Pending(shared))
     };
     let served = match front {
-        Front::Tls(config) => secured(client.try_clone()?, config, shared),
+        Front::Tls(config) => secured(client.try_clone()?, config, pending),
         Front::Plain => {
+            drop(pending);
             client.read(&mut [0; 16 << 10]).map(drop)?;
             client.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         }
-        Front::Cut => client.read(&mut [0; 16 << 10]).map(drop),
+        Front::Cut => {
+            drop(pending);
+            client.read(&mut [0; 16 << 10]).map(drop)
+        }
     };
     // Reading the client's last bytes lets the alert arrive: an unread socket would be reset.
     client.shutdown(Shutdown::Write)?;
@@ -163,7 +184,18 @@ fn serve(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
     served
 }
 
-fn secured(client: TcpStream, config: Arc<ServerConfig>, shared: &Shared) -> io::Result<()> {
+/// A connection that is not in the list of those that can be cut.
+struct Pending<'s>(&'s Shared);
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.0.state().pending -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+fn secured(client: TcpStream, config: Arc<ServerConfig>, pending: Pending<'_>) -> io::Result<()> {
+    let shared = pending.0;
     let connection = ServerConnection::new(config).map_err(io::Error::other)?;
     let mut client = StreamOwned::new(connection, client);
     let (head, body) = request(&mut client)?;
@@ -173,6 +205,7 @@ fn secured(client: TcpStream, config: Arc<ServerConfig>, shared: &Shared) -> io:
     behind.peek(&mut [0])?;
     let streams = [behind.try_clone()?, client.sock.try_clone()?];
     shared.state().connections.extend(streams);
+    drop(pending);
     io::copy(&mut behind, &mut client)?;
     client.conn.send_close_notify();
     client.flush()

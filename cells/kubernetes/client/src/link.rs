@@ -68,6 +68,8 @@ struct State {
     traits: Vec<Traits>,
     /// The number of consecutive requests that failed because of the server.
     failed: u64,
+    /// The number of failures of servers so far.
+    failures: u64,
     error: Option<String>,
     /// The reported errors: server, text without digits, and time of the report.
     reported: Vec<(usize, String, Instant)>,
@@ -148,6 +150,7 @@ impl Link {
             generation: 0,
             traits,
             failed: 0,
+            failures: 0,
             error: None,
             reported: Vec::new(),
             cluster: (None, 0),
@@ -223,7 +226,7 @@ impl Link {
         self.metrics.waited(waited);
         let verb = verb(&method, &uri);
         let about = About { name, verb, plural, group, server: &lease.url, names: &lease.names };
-        let asked = Instant::now();
+        let (asked, failures) = (Instant::now(), self.state.lock().failures);
         let mut cuts = lease.cuts.clone();
         let answer = tokio::select! {
             answer = timeout(ANSWER_TIMEOUT, lease.client.send(request)) => answer,
@@ -252,7 +255,7 @@ impl Link {
         self.metrics.called(&lease.host, &method, answer.status().as_str(), &path, asked.elapsed());
         self.received();
         if answer.status().is_success() {
-            self.succeeded(lease);
+            self.succeeded(lease, failures);
             return Ok(answer);
         }
         let (head, body) = answer.into_parts();
@@ -265,7 +268,7 @@ impl Link {
         if error.is_of_server() {
             return Err(self.failed(lease, error));
         }
-        self.succeeded(lease);
+        self.succeeded(lease, failures);
         Err(error)
     }
 
@@ -405,9 +408,13 @@ impl Link {
         }
     }
 
-    /// Records that the server has responded.
-    fn succeeded(&self, lease: &Lease) {
+    /// Records that the server has responded to a request that began after this number of failures. One that a failure
+    /// has overtaken shows nothing: it may have used a connection from before the fault.
+    fn succeeded(&self, lease: &Lease, failures: u64) {
         let mut state = self.state.lock();
+        if state.failures != failures {
+            return;
+        }
         if std::mem::take(&mut state.failed) > 0 {
             self.recovery.send_modify(|recoveries| *recoveries += 1);
         }
@@ -438,6 +445,7 @@ impl Link {
             }
         }
         state.failed += 1;
+        state.failures += 1;
         state.identified = false;
         if state.is_new_error(&error.text) {
             tracing::warn!(failures = state.failed, error = %error, "The API server cannot be used");

@@ -3,6 +3,7 @@
 mod credentials;
 mod fake;
 mod follow;
+mod link;
 mod random;
 mod scan;
 mod trust;
