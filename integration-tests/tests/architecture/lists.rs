@@ -414,6 +414,10 @@ pub(crate) const ALL_OPTIONS: &[(&str, &str)] = &[
         "cells/kubernetes/client/src/cell.rs",
         "reads which features are enabled: the server must know their kinds",
     ),
+    (
+        "cells/ipam/core/src/cell.rs",
+        "ingress addresses are allocated early, for a cell far above: that of Envoy configurations",
+    ),
 ];
 
 /// Tests of cells in a hive that poll in their own loops, and why. The others wait by
