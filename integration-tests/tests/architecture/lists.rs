@@ -397,6 +397,16 @@ pub(crate) const ALL_OPTIONS: &[(&str, &str)] = &[
         "cells/datapath/loader/src/programs/egress.rs",
         "asks for the ports of services, options of the load balancer",
     ),
+    (
+        "cells/datapath/loader/src/programs/xdp.rs",
+        "reads whether services are accelerated: an option of the load balancer, which is not required",
+    ),
+    (
+        "cells/datapath/loader/src/prefilter/mod.rs",
+        "asks whether XDP is on devices, an option of the load balancer",
+    ),
+    ("cells/node/neighbors/src/cell.rs", "passes them to the file below"),
+    ("cells/node/neighbors/src/config.rs", "asks whether XDP is on devices, an option of the load balancer"),
     ("cells/datapath/maps/src/cell.rs", "passes them to the file below"),
     ("cells/datapath/maps/src/specs.rs", "asks which features have maps: each is an option of its own cell"),
     ("cells/infra/preflight/src/node.rs", "passes them to the file above"),

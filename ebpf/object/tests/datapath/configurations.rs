@@ -57,7 +57,7 @@ const SWITCHES: [Switch; 30] = [
 /// A configuration as nodes have it: a name and what differs from the default.
 type Named = (&'static str, fn(&mut NodeConfig));
 
-const NAMED: [Named; 47] = [
+const NAMED: [Named; 48] = [
     ("default", |_| {}),
     ("host-routing", |c| c.host_routing = 1),
     ("ipv4-only", |c| c.enable_ipv6 = 0),
@@ -112,6 +112,7 @@ const NAMED: [Named; 47] = [
     ("kube-proxy-replacement-maglev-by-service", |c| {
         (c.nodeport, c.algorithm_annotation, c.maglev_table_size) = (1, 1, MAGLEV_TEMPLATE_SIZE);
     }),
+    ("kube-proxy-replacement-xdp", |c| (c.nodeport, c.host_routing, c.xdp) = (1, 1, 1)),
     ("direct-server-return", |c| (c.nodeport, c.dsr, c.sctp) = (1, dsr::ALL, 1)),
     ("direct-server-return-masquerade", |c| {
         (c.nodeport, c.dsr, c.dsr_icmp, c.sctp, c.ct_accounting) = (1, dsr::BY_SERVICE, 1, 1, 1);

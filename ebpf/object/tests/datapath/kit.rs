@@ -260,7 +260,9 @@ impl Datapath {
             loaded.load().with_context(|| program.name)?;
             match program.slot {
                 Some(slot) => calls.set(slot, loaded.fd()?, 0)?,
-                None => drop(loaded.attach(device, XdpMode::Driver)?),
+                None => {
+                    loaded.attach(device, XdpMode::Driver)?;
+                }
             }
         }
         Ok(Self { ebpf, calls, policies: BTreeMap::new() })

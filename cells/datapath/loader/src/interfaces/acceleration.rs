@@ -214,23 +214,32 @@ mod tests {
 
     /// A datagram of the client to the frontend, without a checksum.
     fn request(sport: u16) -> Vec<u8> {
+        datagram(sport, FRONTEND, 53)
+    }
+
+    fn datagram(sport: u16, to: Ipv4Addr, dport: u16) -> Vec<u8> {
         let mut ip = vec![0x45, 0, 0, 60, 0, 0, 0, 0, 64, UDP, 0, 0];
         ip.extend(CLIENT.octets());
-        ip.extend(FRONTEND.octets());
+        ip.extend(to.octets());
         let sum: u32 = ip.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
         let sum = !(((sum & 0xffff) + (sum >> 16)) as u16);
         ip[10..12].copy_from_slice(&sum.to_be_bytes());
-        let udp = [sport.to_be_bytes(), 53u16.to_be_bytes(), 40u16.to_be_bytes(), [0; 2]].concat();
+        let udp = [sport.to_be_bytes(), dport.to_be_bytes(), 40u16.to_be_bytes(), [0; 2]].concat();
         [&NODE_MAC[..], &WORLD_MAC, &[8, 0], &ip, &udp, &[0x5a; 32]].concat()
     }
 
     /// Sends a request; whether the backend got it, with the node's address as its source.
     fn is_served(socket: &PacketSocket, sport: u16) -> bool {
         socket.send(&request(sport)).unwrap();
+        arrives(socket, NODE, BACKEND)
+    }
+
+    /// Whether a packet from one address to port 5353 of another arrives.
+    fn arrives(socket: &PacketSocket, from: Ipv4Addr, to: Ipv4Addr) -> bool {
         let is_it = |frame: &[u8]| {
             frame.len() > 38
-                && frame[26..30] == NODE.octets()
-                && frame[30..34] == BACKEND.octets()
+                && frame[26..30] == from.octets()
+                && frame[30..34] == to.octets()
                 && frame[36..38] == 5353u16.to_be_bytes()
         };
         let deadline = std::time::Instant::now() + Duration::from_millis(300);
@@ -295,6 +304,65 @@ mod tests {
         assert_eq!(second.apply(&maps, Acceleration::default(), constants(), &devices).unwrap(), None);
         assert!(!is_served(&socket, 40_005));
         assert_eq!((xdp_links::attached(maps.fs()).unwrap(), arrays()), (Vec::<String>::new(), 0));
+    }
+
+    /// What XDP has translated the device's program only delivers: it does not look for a frontend again.
+    #[test]
+    fn a_packet_for_a_pod_is_translated_once() {
+        const POD: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
+        const LOCAL_FRONTEND: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 11);
+        require_root!();
+        let sandbox = Sandbox::new().unwrap();
+        let (world, pod) = (sandbox.netns("world").unwrap(), sandbox.netns("pod").unwrap());
+        let (maps, devices) = node(&sandbox, &world);
+        sandbox.host().veth("lxc1", &pod, "eth0").unwrap();
+        sandbox
+            .host()
+            .ip_batch(&format!(
+                "link set lxc1 up\nroute add {POD} dev lxc1\n\
+                 neigh add {POD} lladdr 02:00:00:00:00:03 dev lxc1 nud permanent\n"
+            ))
+            .unwrap();
+        pod.ip("link set eth0 up").unwrap();
+        let row = EndpointInfo::default();
+        maps.lxc().update(&EndpointKey::from(std::net::IpAddr::from(POD)), &row).unwrap();
+        let key = |ip: Ipv4Addr, port: u16, backend_slot| LbServiceKey {
+            address: ipv4_word(ip),
+            dport: port.to_be(),
+            backend_slot,
+            proto: UDP,
+            scope: 0,
+            pad: [0; 2],
+        };
+        let flags = lb_flag::LOAD_BALANCER | lb_flag::ROUTABLE;
+        let service = LbService { count: 1, rev_nat_index: 2u16.to_be(), flags, ..LbService::default() };
+        put(&maps, "cilium_lb4_services_v2", &key(LOCAL_FRONTEND, 53, 0), &service);
+        let slot = LbService { backend_id: 8, ..LbService::default() };
+        put(&maps, "cilium_lb4_services_v2", &key(LOCAL_FRONTEND, 53, 1), &slot);
+        let backend =
+            LbBackend { address: ipv4_word(POD), port: 5353u16.to_be(), proto: UDP, ..LbBackend::default() };
+        put(&maps, "cilium_lb4_backends_v3", &8u32, &backend);
+        // The backend's address is a frontend that refuses clients from outside.
+        let refusing = LbService { rev_nat_index: 3u16.to_be(), ..LbService::default() };
+        put(&maps, "cilium_lb4_services_v2", &key(POD, 5353, 0), &refusing);
+
+        let programs = crate::ProgramSet::load(&maps, constants(), 2).unwrap();
+        let (name, eth0) = (datapath_object::FROM_NETDEV, devices["eth0"].ifindex);
+        let program = programs.program(name).unwrap();
+        let tc = bpf::tc::Tc::new().unwrap();
+        tc.attach_with_clsact(eth0, bpf::Direction::Ingress, 1, name, program).unwrap();
+        let (client, socket) =
+            (PacketSocket::open(&world, "eth0").unwrap(), PacketSocket::open(&pod, "eth0").unwrap());
+        let mut accelerator = Accelerator::default();
+        let native = acceleration(XdpMode::Native, false);
+        accelerator.apply(&maps, native, constants(), &devices).unwrap();
+        wait_until("the first packet", Duration::from_secs(10), || {
+            client.send(&datagram(41_000, LOCAL_FRONTEND, 53)).unwrap();
+            arrives(&socket, CLIENT, POD)
+        });
+        // The control: the same packet, as XDP leaves it, without the flag.
+        client.send(&datagram(41_001, POD, 5353)).unwrap();
+        assert!(!arrives(&socket, CLIENT, POD));
     }
 
     #[test]
