@@ -2,8 +2,8 @@
 //!
 //! **Owns** the map entries and pins of endpoints (`ep_config`, `ep_ids`, `ep_by_ifindex`, `ep_policies`,
 //! `cilium_policy_v2_NNNNN`, `cilium_lxc`, `cilium_devices`), the devices `cilium_host` and `cilium_net` with the
-//! router's addresses, the tunnel device `cilium_vxlan` or `cilium_geneve`, programs on interfaces, tcx links under
-//! `cilium/devices`. **Needs** `Arc<Maps>`, `Arc<Tunnel>`, the tables `local-node`, `devices` and `node-addresses`, perhaps
+//! router's addresses, the tunnel device `cilium_vxlan` or `cilium_geneve`, programs on interfaces, tcx and XDP links
+//! under `cilium/devices`, the list of `/prefilter`. **Needs** `Arc<Maps>`, `Arc<Tunnel>`, the tables `local-node`, `devices` and `node-addresses`, perhaps
 //! `runtime-options`, `Arc<Sysctl>`, root. **Provides** [`datapath_api::Datapath`] as `Arc<dyn Datapath>`.
 //!
 //! **Life.** The start hook restores the endpoints of the previous run and repairs pins after the settings entries
@@ -19,7 +19,8 @@
 //!
 //! **Differences from Cilium.** One set of programs serves all endpoints: creating one loads nothing and waits for no
 //! grace period. Pods' interfaces have tc filters, no pin under `cilium/endpoints`; an endpoint taken over with a
-//! pinned tcx link keeps it. The program array is `cilium_calls_shared_<id>`, one for each load. Programs of the kernel
+//! pinned tcx link keeps it. The program array is `cilium_calls_shared_<id>`, that of XDP
+//! `ep_xdp_calls_<id>`, one for each load. Programs of the kernel
 //! stay attached when an endpoint is deleted, and drop its packets. In Cilium, packets of an unannounced pod take the
 //! host's routes; here they are dropped. BPF host routing is off with endpoint routes, and packets of pods bypass the
 //! stack only by devices that deliver replies past it as well.
