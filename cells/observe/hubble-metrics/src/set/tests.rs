@@ -278,3 +278,47 @@ async fn a_file_replaces_filters_and_options_and_series_of_ended_pods_go() {
     set.count(&Event::Lost(lost));
     assert_eq!(lines(&registry), [r#"hubble_lost_events_total{source="perf_event_ring_buffer"} 7"#]);
 }
+
+/// Metrics and labels that dashboards use.
+const DASHBOARDS: &str = include_str!("dashboards.tsv");
+
+#[test]
+fn dashboards_of_cilium_find_their_metrics_labels_and_values() {
+    let context =
+        "sourceContext=pod;destinationContext=pod;labelsContext=source_namespace,destination_namespace";
+    let option =
+        ["flow:", "tcp:", "icmp:", "drop:", "dns:query;"].map(|name| format!("{name}{context}")).join(" ");
+    let syn_ack = json!({"is_reply": true, "l4": {"TCP": {"flags": {"SYN": true, "ACK": true}}}});
+    let echo = |name: &str| tcp(json!({"l4": {"ICMPv4": {}}, "Summary": format!("ICMPv4 {name}")}));
+    let dropped =
+        json!({"verdict": "DROPPED", "drop_reason_desc": "POLICY_DENIED", "event_type": {"type": 1}});
+    let dns = |is_reply: bool| {
+        let l7 = json!({"dns": {"query": "a.test.", "qtypes": ["A"]}});
+        tcp(json!({"event_type": {"type": 129}, "is_reply": is_reply, "l7": l7}))
+    };
+    let (echo_request, echo_reply) = (echo("EchoRequest"), echo("EchoReply"));
+    let flows = [tcp(json!({})), tcp(syn_ack), tcp(dropped), echo_request, echo_reply, dns(false), dns(true)];
+    let lines = samples(&option, &flows);
+    for row in DASHBOARDS.lines().filter(|line| !line.starts_with('#')) {
+        let mut columns = row.split('\t');
+        let metric = columns.next().unwrap();
+        let of_metric: Vec<&String> =
+            lines.iter().filter(|line| line.split('{').next() == Some(metric)).collect();
+        assert!(!of_metric.is_empty(), "{metric} is not in {lines:#?}");
+        for label in columns.next().unwrap().split(' ') {
+            let has_label = |line: &&String| {
+                line.contains(&format!(",{label}=\"")) || line.contains(&format!("{{{label}=\""))
+            };
+            assert!(of_metric.iter().all(has_label), "{metric} has no label {label}: {of_metric:#?}");
+        }
+        for (label, value) in
+            columns.flat_map(|values| values.split(' ')).filter_map(|value| value.split_once('='))
+        {
+            let pair = format!("{label}=\"{}\"", value.replace('_', " "));
+            assert!(
+                of_metric.iter().any(|line| line.contains(&pair)),
+                "{metric} has no {pair}: {of_metric:#?}"
+            );
+        }
+    }
+}
