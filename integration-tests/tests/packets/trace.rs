@@ -1,6 +1,6 @@
 //! `apiary trace`: the packets of its probes are real, and end as it says.
 
-use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 use integration_tests::{Node, Pod, ServiceFixture};
@@ -54,11 +54,7 @@ fn a_probe_is_followed_to_its_receiver_its_drop_and_through_a_service() {
     let listener = server.ns.run(|| TcpListener::bind((server.ipv4, PORT))).unwrap();
     let address = server.ipv4.to_string();
     is_allowed(&node, &client, &server);
-    assert_eq!(
-        listener.accept().unwrap().1.ip(),
-        IpAddr::from(client.ipv4),
-        "the probe is a real connection"
-    );
+    assert_eq!(listener.accept().unwrap().1.ip(), client.ipv4, "the probe is a real connection");
 
     // Another port, another protocol, and an echo request.
     for (target, protocol) in [("8081/tcp", "tcp"), ("8080/udp", "udp"), ("ICMP", "icmp")] {

@@ -1,6 +1,7 @@
 //! `trace`: one real packet of a pod, followed through the places of this node's datapath by the events of the monitor.
 //!
-//! [`probe`] sends it from the pod's network namespace, [`events`] reads the monitor, [`observe`] finds its events, [`report`] has the outcome.
+//! [`probe`] sends it from the pod's network namespace, [`events`] reads the monitor, [`observe`] finds the packet's events,
+//! [`mod@report`] has the outcome.
 
 mod events;
 mod observe;
@@ -228,7 +229,7 @@ fn report(
     let target = Target::new(port, protocol);
     let to = packet.destination.ip();
     // A report without the name of the service is better than none.
-    let service = why::service(agent, &to.to_string(), &target).ok().flatten();
+    let service = why::service_name(agent, &to.to_string(), &target).ok().flatten();
     let steps: Vec<Explained> = steps
         .into_iter()
         .map(|step| {

@@ -213,7 +213,7 @@ pub(crate) fn addresses(agent: &mut Agent, source: &str, destination: &str) -> a
 }
 
 /// Returns the name of the service with the destination as its address.
-pub(crate) fn service(
+pub(crate) fn service_name(
     agent: &mut Agent,
     destination: &str,
     target: &Target,
