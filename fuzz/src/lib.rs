@@ -21,12 +21,14 @@
 //! | `names` | all of these | short texts: addresses, labels, names, options, durations |
 //! | `netlink` | the kernel | packets, attributes, responses to requests |
 //! | `hubble` | clients of Hubble, and its options | requests of gRPC, filters, field masks, lines of flows |
+//! | `envoy` | an Envoy, and an API server | requests of xDS, messages of the access log, Envoy configurations |
 //! | `events` | pods, by their packets; the server of the monitor's socket | events, the stream, the lines that are printed |
 
 mod answers;
 mod bodies;
 mod cni;
 mod config;
+mod envoy;
 mod events;
 mod filter;
 mod http;
@@ -53,7 +55,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 17] = [
     Target { name: "http", longest: 2048, run: http::run },
     Target { name: "bodies", longest: 2048, run: bodies::run },
     Target { name: "cni", longest: 2048, run: cni::run },
@@ -70,6 +72,7 @@ pub const TARGETS: [Target; 16] = [
     Target { name: "netlink", longest: 1024, run: netlink::run },
     Target { name: "hubble", longest: 512, run: hubble::run },
     Target { name: "events", longest: 512, run: events::run },
+    Target { name: "envoy", longest: 4096, run: envoy::run },
 ];
 
 /// Returns the target of this name.

@@ -4,7 +4,7 @@ use integration_tests::Node;
 use test_kit::require_root;
 
 /// Start hooks but those of jobs, which only begin to run.
-const HOOKS: [(&str, &str); 22] = [
+const HOOKS: [(&str, &str); 21] = [
     ("pid-file", "agent.instance"),
     ("health-history", "agent.infra.health"),
     ("maps", "agent.datapath.maps"),

@@ -40,8 +40,12 @@ mod model;
 mod objects;
 mod parse;
 mod progress;
+#[cfg(test)]
+mod real_envoy;
 mod redirects;
 mod secrets;
+#[cfg(any(test, feature = "test-util"))]
+pub mod testing;
 mod world;
 
 pub use cell::cell;

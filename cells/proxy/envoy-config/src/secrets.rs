@@ -142,7 +142,9 @@ fn resource(name: &str, secret: &Secret) -> Result<Value, String> {
         match (data.pop_first(), data.is_empty()) {
             (Some((_, bytes)), true) => Type::GenericSecret(GenericSecret { secret: Some(source(bytes)) }),
             _ => {
-                return Err(format!("data has neither {CERTIFICATE} and {KEY}, nor {AUTHORITY}, nor one key"));
+                return Err(format!(
+                    "data has neither {CERTIFICATE} and {KEY}, nor {AUTHORITY}, nor one key"
+                ));
             }
         }
     };

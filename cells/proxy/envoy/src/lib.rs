@@ -48,7 +48,7 @@ mod resources;
 mod server;
 mod slot;
 mod sockets;
-#[cfg(feature = "test-util")]
+#[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 
 pub use cell::cell;

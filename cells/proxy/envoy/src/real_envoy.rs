@@ -1,15 +1,13 @@
 //! A real Envoy as the client, of upstream: it has none of Cilium's filters.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use envoy_api::cluster::Cluster;
 use envoy_api::listener::Listener;
 use hive::prelude::*;
-use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use xds::Delivery;
@@ -20,60 +18,9 @@ use crate::listeners::Settings;
 use crate::metrics::Counters;
 use crate::resources::{Owner, Resources, encoded};
 use crate::server::{Services, serve};
+use crate::testing::Upstream;
 
 const PROXY: &str = "cilium-http-egress";
-
-struct Envoy(Child);
-
-impl Drop for Envoy {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Returns the binary that `tools/envoy` has fetched.
-fn binary() -> Option<PathBuf> {
-    let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tools/envoy");
-    let output = Command::new(tool).arg("there").output().ok()?;
-    let path = String::from_utf8(output.stdout).ok()?;
-    output.status.success().then(|| PathBuf::from(path.trim()))
-}
-
-/// Starts Envoy with the bootstrap of Cilium's chart, as far as it is about the connection to the agent.
-fn start(binary: &Path, folder: &Path, socket: &Path) -> Envoy {
-    let source = json!({"apiConfigSource": {
-        "apiType": "GRPC",
-        "transportApiVersion": "V3",
-        "setNodeOnFirstMessageOnly": true,
-        "grpcServices": [{"envoyGrpc": {"clusterName": "xds-grpc-cilium"}}],
-    }, "resourceApiVersion": "V3", "initialFetchTimeout": "30s"});
-    let endpoint = json!({"endpoint": {"address": {"pipe": {"path": socket}}}});
-    let bootstrap = json!({
-        "node": {"id": "host~127.0.0.1~no-id~localdomain", "cluster": "ingress-cluster"},
-        "staticResources": {"clusters": [{
-            "name": "xds-grpc-cilium",
-            "type": "STATIC",
-            "connectTimeout": "2s",
-            "loadAssignment": {
-                "clusterName": "xds-grpc-cilium",
-                "endpoints": [{"lbEndpoints": [endpoint]}],
-            },
-            "typedExtensionProtocolOptions": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-                "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-                "explicitHttpConfig": {"http2ProtocolOptions": {}},
-            }},
-        }]},
-        "dynamicResources": {"ldsConfig": source, "cdsConfig": source},
-        "admin": {"address": {"pipe": {"path": folder.join("admin.sock")}}},
-    });
-    let file = folder.join("bootstrap.json");
-    std::fs::write(&file, bootstrap.to_string()).unwrap();
-    let log = std::fs::File::create(folder.join("envoy.log")).unwrap();
-    let mut command = Command::new(binary);
-    command.arg("-c").arg(file).args(["-l", "warning", "--concurrency", "1", "--disable-hot-restart"]);
-    Envoy(command.stdout(Stdio::null()).stderr(log).spawn().unwrap())
-}
 
 /// Serves resources on a socket, until the hive stops.
 async fn server(resources: &Resources, socket: &Path) -> TestHive {
@@ -121,7 +68,7 @@ fn clusters(resources: &Resources, settings: &Settings, keep: impl Fn(&Cluster) 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn upstream_takes_listeners_and_clusters_and_refuses_those_of_cilium() {
     test_kit::require_root!();
-    let binary = binary();
+    let binary = Upstream::binary();
     test_kit::require!(binary.is_some(), "Envoy is not there: tools/envoy fetches it");
     let (binary, folder) = (binary.unwrap(), tempfile::tempdir().unwrap());
     let socket = folder.path().join("xds.sock");
@@ -137,7 +84,7 @@ async fn upstream_takes_listeners_and_clusters_and_refuses_those_of_cilium() {
     let whole = settings.listener(PROXY, true, false, free);
     let of_listener = listeners(&resources, &plain(whole.clone()));
     let mut hive = server(&resources, &socket).await;
-    let _envoy = start(&binary, folder.path(), &socket);
+    let _envoy = Upstream::start(&binary, folder.path(), &socket).unwrap();
     let is =
         |kind, name: &str, version, wanted: &Delivery| resources.delivery(kind, name, version) == *wanted;
     let done = |kind, name: &str, version| is(kind, name, version, &Delivery::Done);

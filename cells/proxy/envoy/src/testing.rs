@@ -1,6 +1,8 @@
-//! A client that accepts all resources, for hives without an Envoy.
+//! A client that accepts all resources, for hives without an Envoy; a real Envoy; input of strangers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use envoy_api::discovery::DiscoveryRequest;
@@ -8,12 +10,15 @@ use envoy_api::listener::Listener;
 use envoy_api::{Message as _, core, rpc};
 use hive::prelude::*;
 use parking_lot::Mutex;
+use serde_json::json;
 use xds::Value;
 
+use crate::access_log::parse;
 use crate::handle::Envoy;
 use crate::kind::Kind;
 use crate::metrics::Counters;
-use crate::resources::{Resources, Stream};
+use crate::resources::{Owner, Resources, Stream};
+use crate::server::{Services, serve as serve_socket};
 
 /// The last resources that a client has received, and its answers.
 #[derive(Debug, Default)]
@@ -104,4 +109,94 @@ fn record(envoy: Arc<Envoy>, recorder: Arc<Recorder>, jobs: JobGroup) {
         }
     })
     .add();
+}
+
+/// Provides a handle of its own, served on a socket.
+pub fn serve(socket: PathBuf) -> Cell {
+    let serving = move |envoy: Arc<Envoy>, jobs: JobGroup| {
+        let (services, socket) = (Services::new(envoy.resources().clone()), socket.clone());
+        jobs.one_shot("xds", move |cx: JobCx| serve_socket(socket, 0, services, cx)).add();
+    };
+    let envoy = || Arc::new(Envoy::new(Resources::new(Counters::default()), true));
+    module("xds", "A server", [provide(envoy), invoke(serving)])
+}
+
+/// An Envoy of upstream, which has none of Cilium's filters; killed on drop.
+#[derive(Debug)]
+pub struct Upstream(Child);
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Upstream {
+    /// Returns the binary that `tools/envoy` has fetched.
+    pub fn binary() -> Option<PathBuf> {
+        let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tools/envoy");
+        let output = Command::new(tool).arg("there").output().ok()?;
+        let path = String::from_utf8(output.stdout).ok()?;
+        output.status.success().then(|| PathBuf::from(path.trim()))
+    }
+
+    /// Starts it with the bootstrap of Cilium's chart, as far as it is about the connection to the agent.
+    pub fn start(binary: &Path, folder: &Path, socket: &Path) -> std::io::Result<Upstream> {
+        let source = json!({"apiConfigSource": {
+            "apiType": "GRPC",
+            "transportApiVersion": "V3",
+            "setNodeOnFirstMessageOnly": true,
+            "grpcServices": [{"envoyGrpc": {"clusterName": "xds-grpc-cilium"}}],
+        }, "resourceApiVersion": "V3", "initialFetchTimeout": "30s"});
+        let endpoint = json!({"endpoint": {"address": {"pipe": {"path": socket}}}});
+        let bootstrap = json!({
+            "node": {"id": "host~127.0.0.1~no-id~localdomain", "cluster": "ingress-cluster"},
+            "staticResources": {"clusters": [{
+                "name": "xds-grpc-cilium",
+                "type": "STATIC",
+                "connectTimeout": "2s",
+                "loadAssignment": {
+                    "clusterName": "xds-grpc-cilium",
+                    "endpoints": [{"lbEndpoints": [endpoint]}],
+                },
+                "typedExtensionProtocolOptions": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                    "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                    "explicitHttpConfig": {"http2ProtocolOptions": {}},
+                }},
+            }]},
+            "dynamicResources": {"ldsConfig": source, "cdsConfig": source},
+            "admin": {"address": {"pipe": {"path": folder.join("admin.sock")}}},
+        });
+        let file = folder.join("bootstrap.json");
+        std::fs::write(&file, bootstrap.to_string())?;
+        let log = std::fs::File::create(folder.join("envoy.log"))?;
+        let mut command = Command::new(binary);
+        command.arg("-c").arg(file).args(["-l", "warning", "--concurrency", "1", "--disable-hot-restart"]);
+        Ok(Upstream(command.stdout(Stdio::null()).stderr(log).spawn()?))
+    }
+}
+
+/// Parses a message of the access log. Returns whether it is one.
+pub fn parse_log_entry(message: &[u8]) -> bool {
+    parse(message).is_ok()
+}
+
+/// Answers the requests of a stream of listeners, as far as they keep to the protocol. Returns the versions of the
+/// responses.
+pub fn answer(requests: &[&[u8]]) -> Vec<u64> {
+    let resources = Resources::new(Counters::default());
+    let mut stream = resources.open(Kind::Listeners);
+    let mut versions = Vec::new();
+    for (number, request) in requests.iter().enumerate() {
+        let name: Arc<str> = format!("listener-{}", number % 2).into();
+        let value: Value = vec![u8::try_from(number % 256).unwrap_or_default()].into();
+        resources.replace(Owner::Policy, Kind::Listeners, BTreeMap::from([(name, value)]));
+        let Ok(request) = DiscoveryRequest::decode(*request) else { break };
+        if stream.request(request).is_err() {
+            break;
+        }
+        versions.extend(stream.response().map(|response| response.version));
+    }
+    versions
 }

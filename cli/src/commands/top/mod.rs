@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use hubble_api::Connection;
+use grpc::Connection;
 use hubble_api::observer::get_flows_response::ResponseTypes;
 use hubble_api::observer::observer_client::ObserverClient;
 use hubble_api::observer::{GetFlowsRequest, GetFlowsResponse};

@@ -7,4 +7,6 @@ mod record;
 mod socket;
 
 pub(crate) use publish::Records;
+#[cfg(any(test, feature = "test-util"))]
+pub(crate) use record::parse;
 pub(crate) use socket::AccessLogSocket;
