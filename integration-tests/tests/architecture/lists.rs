@@ -469,6 +469,7 @@ pub(crate) const ENVIRONMENT: &[(&str, &str)] = &[
     ("cni/src/invocation.rs", "the variables of the CNI specification"),
     ("cni/src/main.rs", "a plugin has no options; steps of the pod have variables of Cilium's image"),
     ("hive/src/builder.rs", "flags and variables of options: the mechanism itself"),
+    ("lib/envoy-api/build.rs", "by which cargo passes the folder for generated code to a build script"),
     ("lib/hubble-api/build.rs", "by which cargo passes the folder for generated code to a build script"),
     ("hive/src/program.rs", "the program's name"),
 ];

@@ -101,6 +101,7 @@ fn follow(p: FollowParams) -> anyhow::Result<()> {
         objects: Objects::default(),
         progress: BTreeMap::new(),
         redirected: BTreeSet::new(),
+        reported: BTreeSet::new(),
         conflicts: BTreeMap::new(),
     };
     p.jobs.one_shot("controller", move |cx: JobCx| controller.follow(cx)).add();
