@@ -12,15 +12,13 @@ use test_kit::require_root;
 use super::objects::{KINDS, list, object};
 
 /// Kinds that Cilium's chart lets an agent read for features that this one lacks; a new reader removes its kind.
-const LATER: [&str; 11] = [
+const LATER: [&str; 9] = [
     "ciliumbgpadvertisements",
     "ciliumbgpnodeconfigs",
     "ciliumbgppeerconfigs",
-    "ciliumclusterwideenvoyconfigs",
     "ciliumdatapathplugins",
     "ciliumegressgatewaypolicies",
     "ciliumendpointslices",
-    "ciliumenvoyconfigs",
     "ciliuml2announcementpolicies",
     "ciliumloadbalancerippools",
     "ciliumpodippools",
@@ -40,7 +38,9 @@ fn the_agent_follows_what_its_roles_allow_and_they_allow_no_more() {
     );
     cluster.node.config.insert("config-sources".to_owned(), sources);
     // Features that follow kinds of their own.
-    cluster.node.config.insert("enable-local-redirect-policy".to_owned(), "true".to_owned());
+    for option in ["enable-local-redirect-policy", "enable-envoy-config"] {
+        cluster.node.config.insert(option.to_owned(), "true".to_owned());
+    }
     let write = |cluster: &Cluster, version| {
         let objects = KINDS.iter().flat_map(|kind| (0..3).map(move |number| object(*kind, number, version)));
         cluster.stage.apply(&list(objects.collect())).unwrap();
