@@ -1,4 +1,4 @@
-//! What an Envoy sends, and Envoy configurations of the cluster.
+//! Messages of an Envoy, and Envoy configurations of the cluster.
 
 use std::sync::{Arc, LazyLock};
 

@@ -231,7 +231,7 @@ impl Types {
 }
 
 fn depth(json: &Json) -> usize {
-    // Not recursive: the depth is that of a stranger's object.
+    // Not recursive: the depth is that of untrusted input.
     let (mut deepest, mut open) = (0, vec![(json, 1)]);
     while let Some((value, level)) = open.pop() {
         deepest = deepest.max(level);

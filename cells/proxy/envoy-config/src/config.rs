@@ -15,7 +15,7 @@ pub struct ConfigsConfig {
     /// Time after which a configuration that Envoy has not answered counts as failed
     #[flag(default = "2m")]
     pub envoy_config_timeout: Duration,
-    /// Namespace whose secrets Envoy gets, by the names NAMESPACE/NAME; empty for none
+    /// Namespace of the secrets that Envoy gets, by the names NAMESPACE/NAME; empty for none
     #[flag(default = "")]
     pub envoy_secrets_namespace: String,
     /// Number of seconds for which closed connections to servers linger, with the address of the client; negative for the kernel's default

@@ -234,7 +234,7 @@ impl Controller {
         }
     }
 
-    /// Returns the services whose backends Envoy gets, with the ports and the configurations that refer to them.
+    /// Returns the services with backends that Envoy gets, their ports, and the configurations that refer to them.
     fn references(&self) -> BTreeMap<ServiceName, References> {
         let mut found: BTreeMap<ServiceName, References> = BTreeMap::new();
         let mut whole = BTreeSet::new();

@@ -7,9 +7,9 @@
 //!
 //! **Life.** An object is parsed once for each change (`parse`, a pure function): JSON becomes messages of Envoy's API, of
 //! any extension, names are qualified by the object, and Cilium's filters are added. A fault refuses the object as a
-//! whole; its last valid version stays, health names object, path and remedy. What is for this node gets ports and goes
-//! to Envoy in steps (`progress`): clusters, then listeners, then rules of iptables to their ports, and only then the
-//! services are redirected. What ends goes the other way round. A refusal of Envoy keeps what it has accepted before,
+//! whole; its last valid version stays, health names object, path and remedy. A configuration for this node gets ports and
+//! goes to Envoy in steps (`progress`): clusters, then listeners, then rules of iptables to their ports, and only then the
+//! services are redirected. Removal takes the opposite order. A refusal of Envoy keeps what it has accepted before,
 //! and is tried again; a port that it cannot bind is exchanged.
 //!
 //! **Services.** Of two configurations that redirect the same port of a service the older one takes effect; its end
@@ -23,7 +23,7 @@
 //! **Secrets** of the namespace `envoy-secrets-namespace` are resources of SDS. They are in no table: nothing that shows
 //! tables shows them.
 //!
-//! **A restart** keeps ports. Services whose listeners had one are redirected at once, before the load balancer writes
+//! **A restart** keeps ports. Services of listeners that had one are redirected at once, before the load balancer writes
 //! them: an Envoy of its own pod has served on. Envoy gets no resources before all objects have been read, so that it
 //! loses none.
 //!

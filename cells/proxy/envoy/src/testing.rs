@@ -1,4 +1,4 @@
-//! A client that accepts all resources, for hives without an Envoy; a real Envoy; input of strangers.
+//! A client that accepts all resources, for hives without an Envoy; a real Envoy; untrusted input.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -38,7 +38,7 @@ const TYPES: [(&str, Kind, &str); 5] = [
     ("envoy.extensions.transport_sockets.tls.v3.Secret", Kind::Secrets, "name"),
 ];
 
-/// What Cilium's filters are told about this agent.
+/// The properties of this agent that resources are completed with.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Settings {
     /// The loopback addresses of the enabled families.

@@ -1,7 +1,7 @@
 //! The way of a configuration into Envoy: which of its resources are published when, and when its services are redirected.
 //!
 //! Clusters come before the listeners that refer to them, listeners before rules that lead packets to their ports, rules
-//! before redirects of services. What is no longer wanted goes the other way round: redirects end before the listeners
+//! before redirects of services. Removal takes the opposite order: redirects end before the listeners
 //! that they lead to.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -386,7 +386,7 @@ impl Progress {
         self.enter(Phase::Failed(error));
     }
 
-    /// What was assumed about the previous run is not so: no service may be redirected to it.
+    /// Drops the assumption that Envoy has the listeners of the previous run: no service may be redirected to them.
     fn drop_assumed(&mut self) {
         if std::mem::take(&mut self.is_assumed) {
             self.accepted = Arc::default();
