@@ -137,7 +137,11 @@ impl Controller {
         let now = Instant::now();
         let retry = self.progress.values().filter(|one| matches!(one.phase, Phase::Failed(_)));
         let retry = retry.map(|one| one.since + self.options.envoy_config_retry_interval).min();
-        let check = self.is_waiting().then(|| now + CHECK_INTERVAL);
+        let check = match self.initializers {
+            // No watch reports that an empty table is complete.
+            Some(_) => Some(now + DEBOUNCE_INTERVAL),
+            None => self.is_waiting().then(|| now + CHECK_INTERVAL),
+        };
         let far = now + Duration::from_secs(3600);
         [retry, check].into_iter().flatten().min().map_or(far, |next| next.max(now + DEBOUNCE_INTERVAL))
     }
