@@ -6,8 +6,8 @@ use std::io::Write as _;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use integration_tests::measure::{Candidate, from_clients, no_rows, percentile, row, seconds};
-use integration_tests::{Node, binary};
+use integration_tests::measure::{Candidate, compared_row, from_clients, no_rows, percentile, row, seconds};
+use integration_tests::{Node, binary, costs};
 use test_kit::NetNs;
 
 fn main() {
@@ -28,7 +28,8 @@ fn median(samples: Vec<f64>) -> f64 {
 fn sizes() {
     for (name, file, goal) in [("agent binary", "agent", 20.0), ("CNI binary", "apiary-cni", 2.0)] {
         let bytes = fs::metadata(binary(file)).unwrap().len();
-        row(name, bytes as f64 / 1e6, "MB", goal);
+        let change = costs::size_change(name, bytes);
+        compared_row(name, bytes as f64 / 1e6, "MB", goal, change.as_deref().unwrap_or("-"));
     }
 }
 

@@ -14,16 +14,26 @@ pub fn check(operation: &str, unit: &str, measured: u64) {
         .unwrap_or_else(|| panic!("costs.tsv has no row for {operation} in {unit}: {measured} were counted"));
     let limit = limit(unit, recorded);
     let met = if measured <= limit { "yes" } else { "no" };
-    let change = (measured as f64 - recorded as f64) / recorded.max(1) as f64 * 100.0;
+    let change = change(recorded, measured);
     // Not captured by the test harness: the output shows how far each cost is from its limit.
     let mut out = std::io::stdout();
-    let _ =
-        writeln!(out, "costs: {operation}\t{measured}\t{unit}\t{limit}\t{met}\t{change:+.1} % of the record");
+    let _ = writeln!(out, "costs: {operation}\t{measured}\t{unit}\t{limit}\t{met}\t{change}");
     assert!(
         measured <= limit,
         "{operation}: {measured} {unit}, {recorded} are recorded: a commit that needs them renews the row of \
          integration-tests/costs.tsv and says why"
     );
+}
+
+/// Returns the change of the size of a binary that ships against the record; `None` if it is not in the record.
+#[must_use]
+pub fn size_change(binary: &str, bytes: u64) -> Option<String> {
+    Some(change(recorded(binary, "bytes")?, bytes))
+}
+
+fn change(recorded: u64, measured: u64) -> String {
+    let change = (measured as f64 - recorded as f64) / recorded.max(1) as f64 * 100.0;
+    format!("{change:+.1} % of the record")
 }
 
 /// The compiler, as it names itself, of which the recorded instructions are.
@@ -71,6 +81,13 @@ mod tests {
             let refused = std::panic::catch_unwind(|| check(operation, unit, measured));
             assert!(refused.is_err(), "{operation} {unit}");
         }
+    }
+
+    #[test]
+    fn a_binary_is_compared_with_the_record() {
+        let bytes = recorded("agent binary", "bytes").unwrap();
+        assert_eq!(size_change("agent binary", bytes + bytes / 20).unwrap(), "+5.0 % of the record");
+        assert_eq!(size_change("no binary", bytes), None);
     }
 
     #[test]

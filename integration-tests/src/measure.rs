@@ -10,10 +10,15 @@ use test_kit::NetNs;
 use crate::{Node, pod_manifest, request};
 
 /// Prints a row (name, measured, unit, goal, met, peer); `goal` is an upper bound.
-#[expect(clippy::print_stdout, reason = "a benchmark prints its rows")]
 pub fn row(name: &str, measured: f64, unit: &str, goal: f64) {
+    compared_row(name, measured, unit, goal, "-");
+}
+
+/// Prints a row with what the measured value is compared with.
+#[expect(clippy::print_stdout, reason = "a benchmark prints its rows")]
+pub fn compared_row(name: &str, measured: f64, unit: &str, goal: f64, peer: &str) {
     let met = if measured <= goal { "yes" } else { "no" };
-    println!("{name}\t{measured:.3}\t{unit}\t{goal}\t{met}\t-");
+    println!("{name}\t{measured:.3}\t{unit}\t{goal}\t{met}\t{peer}");
 }
 
 /// Says why there are no rows.
