@@ -53,6 +53,8 @@ pub mod service_state {
     pub const LOOPBACK: u32 = 1;
     /// The service was found by its port alone; `cb[0]` to `cb[3]` have the packet's original destination.
     pub const SURROGATE: u32 = 2;
+    /// A proxy has the service's packets: its big-endian port is in the place of the id.
+    pub const PROXY: u32 = 4;
     /// Shift of the service's big-endian id.
     pub const REV_NAT_SHIFT: u32 = 16;
 }

@@ -130,6 +130,10 @@ pub(crate) const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
         "when each keeper of rows may compare again; asked once a turn by itself",
     ),
     (
+        "cells/endpoint/endpoints/src/names.rs",
+        "DNS names of the previous run, which fill the records that are written before the cell of names has them",
+    ),
+    (
         "cells/datapath/maps/src/maps.rs",
         "descriptors of maps that are opened one by one; the maps themselves are the state",
     ),

@@ -101,7 +101,6 @@ fn follow(p: FollowParams) -> anyhow::Result<()> {
         objects: Objects::default(),
         progress: BTreeMap::new(),
         redirected: BTreeSet::new(),
-        reported: BTreeSet::new(),
         conflicts: BTreeMap::new(),
     };
     p.jobs.one_shot("controller", move |cx: JobCx| controller.follow(cx)).add();

@@ -60,8 +60,6 @@ pub(crate) struct Controller {
     pub(crate) progress: BTreeMap<Arc<str>, Progress>,
     /// The services that are redirected.
     pub(crate) redirected: BTreeSet<ServiceName>,
-    /// Those that health names.
-    pub(crate) reported: BTreeSet<ServiceName>,
     pub(crate) conflicts: BTreeMap<Arc<str>, String>,
     /// Keeps the load balancer from writing services of the previous run before their redirects are known.
     pub(crate) initializers: Option<Initializers>,
@@ -83,7 +81,6 @@ impl Controller {
             (self, snapshot) = round.await;
             drop(working);
             self.report(&cx);
-            self.report_redirects(&cx);
             let deadline = self.deadline();
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
@@ -390,22 +387,6 @@ impl Controller {
                 Some(format!("Envoy has not answered within {} s", limit.as_secs()))
             }
         }
-    }
-
-    /// Reports services that the datapath does not lead to Envoy yet.
-    fn report_redirects(&mut self, cx: &JobCx) {
-        if self.reported == self.redirected {
-            return;
-        }
-        let health = cx.health.child("redirects");
-        match self.redirected.is_empty() {
-            true => health.close(),
-            false => health.degraded(
-                "The datapath does not lead packets of redirected services to Envoy yet: they are not translated",
-                summarize(&self.redirected, SHOWN, ", "),
-            ),
-        }
-        self.reported = self.redirected.clone();
     }
 
     fn report(&self, cx: &JobCx) {

@@ -16,9 +16,8 @@
 //! restores the other. Backends of all services that configurations refer to are addresses of clusters
 //! (`NAMESPACE/NAME`, `NAMESPACE/NAME:*`, `NAMESPACE/NAME:PORT`).
 //!
-//! **The datapath does not lead packets of redirected services to Envoy yet:** their frontends have the flag and the port
-//! in the maps, as in Cilium, and the programs do not translate them. Health names these services. Listeners that rules of
-//! policies name, and those with an address of their own, take traffic.
+//! **Packets of redirected services** are not translated: their frontends have the flag and the port of the listener in
+//! the maps, as in Cilium, and the programs mark packets for that port. Sockets of the host connect to it.
 //!
 //! **Secrets** of the namespace `envoy-secrets-namespace` are resources of SDS. They are in no table: nothing that shows
 //! tables shows them.

@@ -527,17 +527,19 @@ fn other_packets_of_devices_pass_unchanged() -> Result<()> {
     Ok(())
 }
 
-/// A frontend that the local proxy handles keeps its address, one that is without a proxy of its own, too.
+/// A frontend that another agent or a proxy handles keeps its address; the mark leads to the proxy.
 #[test]
 fn delegated_frontends_keep_their_address() -> Result<()> {
     test_kit::require_root!();
     for family in FAMILIES {
         let mut node = Node::frontend(&through_the_stack(), family, TCP, &[family.b(BACKEND_PORT)])?;
-        for flags2 in [lb_flag2::LOOPBACK, lb_flag2::L7_LOAD_BALANCER] {
-            node.set_flags(NODE_PORT, flags2)?;
-            let outcome = node.request(family, TCP, SYN)?;
-            assert_eq!((outcome.verdict, seen_at(&outcome).destination), (PASS, family.vip()), "{flags2:#x}");
-        }
+        node.set_flags(NODE_PORT, lb_flag2::LOOPBACK)?;
+        let outcome = node.request(family, TCP, SYN)?;
+        assert_eq!((outcome.verdict, seen_at(&outcome).destination, outcome.mark), (PASS, family.vip(), 0));
+        node.set_proxy(NODE_PORT, 10_080)?;
+        let outcome = node.request(family, TCP, SYN)?;
+        assert_eq!((outcome.verdict, seen_at(&outcome).destination), (PASS, family.vip()));
+        assert_eq!(outcome.mark, mark::to_proxy(10_080_u16.to_be()));
         // With a port of a pod the bit means something else.
         node.set_flags(lb_flag::HOST_PORT | lb_flag::ROUTABLE, lb_flag2::LOOPBACK)?;
         assert_eq!(seen_at(&node.request(family, TCP, SYN)?).destination, family.b(BACKEND_PORT));

@@ -280,6 +280,12 @@ impl Node {
         self.write(lb_scope::EXTERNAL, LbService { flags, flags2, ..Plain::zeroed() })
     }
 
+    /// The frontend's row of a proxy that has the service's packets.
+    pub(crate) fn set_proxy(&mut self, flags: u8, port: u16) -> Result<()> {
+        let (backend_id, flags2) = (port.to_be().into(), lb_flag2::L7_LOAD_BALANCER);
+        self.write(lb_scope::EXTERNAL, LbService { backend_id, flags, flags2, ..Plain::zeroed() })
+    }
+
     /// The frontend's row with these flags and this first word: an affinity timeout and an algorithm.
     pub(crate) fn set_first_word(&mut self, flags: u8, backend_id: u32) -> Result<()> {
         self.write(lb_scope::EXTERNAL, LbService { backend_id, flags, ..Plain::zeroed() })

@@ -5,7 +5,7 @@ use crate::l4::*;
 use crate::packet::{FIN, RST};
 use crate::service::*;
 use anyhow::Result;
-use datapath_abi::{NodeConfig, direction, drop, lb_backend_state};
+use datapath_abi::{NodeConfig, direction, drop, lb_backend_state, mark};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
@@ -28,6 +28,35 @@ fn a_packet_to_a_service_goes_to_its_backend() -> Result<()> {
             node.remove_frontend()?;
             let outcome = node.send(ACK)?;
             assert_eq!((outcome.verdict, seen_at(&outcome).destination), (PASS, family.vip()));
+        }
+    }
+    Ok(())
+}
+
+/// The proxy of a service gets packets as they were sent, whatever the client's policy; with it they change their way in
+/// the middle of a connection.
+#[test]
+fn a_proxy_has_the_packets_of_its_service() -> Result<()> {
+    const PROXY_PORT: u16 = 10_080;
+    const TO_PROXY: u32 = mark::to_proxy(PROXY_PORT.to_be());
+    test_kit::require_root!();
+    for family in FAMILIES {
+        for protocol in [TCP, UDP] {
+            let mut node = Node::new(family, protocol, &[family.b(8080)])?;
+            assert_eq!(seen_at(&node.send(SYN)?).destination, family.b(8080), "the control");
+            node.set_proxy(0, PROXY_PORT)?;
+            for flags in [ACK, SYN] {
+                let outcome = node.send(flags)?;
+                assert_eq!((outcome.verdict, outcome.mark), (PASS, TO_PROXY), "{family:?} {protocol}");
+                assert_eq!(seen_at(&outcome).destination, family.vip(), "{family:?} {protocol}");
+            }
+            node.datapath.deny(&A)?;
+            assert_eq!(node.send(ACK)?.mark, TO_PROXY, "policy is the proxy's");
+            let direct = frame(A.node_mac, A.mac, &segment(family.client(), family.b(8080), protocol, SYN));
+            assert_eq!(node.datapath.sends(&direct)?.verdict, SHOT, "the twin");
+            node.set_backends(&[])?;
+            node.set_proxy(0, PROXY_PORT)?;
+            assert_eq!(node.send(SYN)?.mark, TO_PROXY, "the proxy answers without backends, too");
         }
     }
     Ok(())

@@ -7,7 +7,8 @@ use crate::host::{at_host, drop_incoming, firewall, is_of_host};
 use crate::maps::cilium_devices;
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::{self, Trace};
-use crate::nodeport::{self, NodePort};
+use crate::nodeport::request::{Request, request};
+use crate::nodeport::{NodePort, reply};
 use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_IPV4, ETH_IPV6, ETH_LEN, PASS, Skb};
@@ -111,7 +112,11 @@ fn forward<F: NodePort + Snat>(skb: Skb) -> Result<i32, Drop> {
     if enabled!(nodeport) {
         let is_delivery = is_looked_up(skb);
         skb.set_cb(LOOKED_UP, 0);
-        if !is_delivery && !nodeport::request::request::<F>(skb)? && F::is_translated() {
+        let request = if is_delivery { Request::Local } else { request::<F>(skb)? };
+        if request == Request::Proxied {
+            return Ok(PASS);
+        }
+        if request == Request::Other && F::is_translated() {
             if enabled!(dsr) && !enabled!(dsr_geneve) {
                 skb.tail_call(F::DSR_RECEIVE_SLOT);
                 return Err(drop_here!(MISSED_TAIL_CALL));
@@ -169,7 +174,7 @@ pub(crate) fn to_netdev(skb: Skb) -> i32 {
 #[inline(always)]
 pub(crate) fn send(skb: Skb) -> i32 {
     if enabled!(nodeport) {
-        nodeport::reply::dispatch(skb);
+        reply::dispatch(skb);
     }
     depart(skb)
 }

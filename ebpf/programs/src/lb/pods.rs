@@ -17,20 +17,27 @@ pub(crate) struct Service {
     pub(crate) loopback: bool,
     /// It was found by its port alone: its address is that of any node.
     pub(crate) surrogate: bool,
+    /// The big-endian port of the proxy that has its packets, which are not translated; zero for none.
+    pub(crate) proxy_port: u16,
 }
 
 impl Service {
     /// No service: the packet goes to its own destination.
-    pub(crate) const NONE: Self = Self { rev_nat: 0, loopback: false, surrogate: false };
+    pub(crate) const NONE: Self = Self { rev_nat: 0, loopback: false, surrogate: false, proxy_port: 0 };
 
     /// Reads the service that the previous program has stored in the context.
     #[inline(always)]
     pub(crate) fn of(skb: Skb) -> Self {
         let state = skb.cb(service_state::SLOT);
+        let number = (state >> service_state::REV_NAT_SHIFT) as u16;
+        if state & service_state::PROXY != 0 {
+            return Self { proxy_port: number, ..Self::NONE };
+        }
         Self {
-            rev_nat: (state >> service_state::REV_NAT_SHIFT) as u16,
+            rev_nat: number,
             loopback: state & service_state::LOOPBACK != 0,
             surrogate: state & service_state::SURROGATE != 0,
+            proxy_port: 0,
         }
     }
 
@@ -39,7 +46,11 @@ impl Service {
     pub(crate) fn hand_over(self, skb: Skb) {
         let loopback = if self.loopback { service_state::LOOPBACK } else { 0 };
         let surrogate = if self.surrogate { service_state::SURROGATE } else { 0 };
-        let state = u32::from(self.rev_nat) << service_state::REV_NAT_SHIFT | loopback | surrogate;
+        let (number, proxy) = match self.proxy_port {
+            0 => (self.rev_nat, 0),
+            port => (port, service_state::PROXY),
+        };
+        let state = u32::from(number) << service_state::REV_NAT_SHIFT | loopback | surrogate | proxy;
         skb.set_cb(service_state::SLOT, state);
     }
 
@@ -74,10 +85,13 @@ pub(crate) fn translate<F: Services>(
     let surrogate = enabled!(nodeport) && found.is_none();
     let found = if surrogate { surrogate::lookup::<F>(flow, &mut key) } else { found };
     let Some(service) = found else { return Ok(Service::NONE) };
-    // Translated by the proxy or by another agent on this node.
+    // Translated by another agent on this node.
     let delegated = service.flags2 & lb_flag2::LOOPBACK != 0 && service.flags & lb_flag::HOST_PORT == 0;
-    if delegated || service.flags2 & lb_flag2::L7_LOAD_BALANCER != 0 {
+    if delegated {
         return Ok(Service::NONE);
+    }
+    if service.flags2 & lb_flag2::L7_LOAD_BALANCER != 0 {
+        return Ok(Service { proxy_port: service.backend_id as u16, ..Service::NONE });
     }
     let rev_nat = service.rev_nat_index;
     let sport = flow.sport;
@@ -102,7 +116,7 @@ pub(crate) fn translate<F: Services>(
         surrogate::hand_over::<F>(skb, flow.destination);
     }
     nat::to_destination::<F>(skb, flow, to, source, loopback)?;
-    Ok(Service { rev_nat, loopback, surrogate })
+    Ok(Service { rev_nat, loopback, surrogate, proxy_port: 0 })
 }
 
 /// Returns the entry of a service for clients inside of the cluster.

@@ -2,8 +2,11 @@
 
 use crate::conntrack;
 use crate::endpoint;
+use crate::endpoint::deliver;
+use crate::host::at_host;
 use crate::lb::row;
 use crate::monitor::drop::Drop;
+use crate::monitor::trace::Trace;
 use crate::nat::{self, Socket};
 use crate::nodeport::frontend::is_reserved;
 use crate::nodeport::{NodePort, dsr, frontend, refusal, remote};
@@ -11,17 +14,29 @@ use crate::packet::flow::{self, Flow, SCTP, TCP, UDP};
 use crate::packet::quoted::Quoted;
 use crate::packet::skb::Skb;
 use datapath_abi::drop::{FIRST_LOGICAL_DATAGRAM_FRAGMENT_NOT_FOUND, IP_FRAGMENTATION_NOT_SUPPORTED};
-use datapath_abi::{LbService, file, lb_flag, lb_flag2};
+use datapath_abi::trace::TO_PROXY;
+use datapath_abi::{LbService, file, identity, lb_flag, lb_flag2};
 
 const FILE: u8 = file::NODEPORT;
 
+/// The result for a packet of a client.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// It is none of a frontend, or has no backend, and is unchanged.
+    Other,
+    /// It goes to a backend of this node.
+    Local,
+    /// It is marked for the proxy of its frontend, to which the stack leads it.
+    Proxied,
+}
+
 /// Translates a packet that a device has received to a backend if its destination is a frontend. Any other packet is
-/// left as it is. Returns whether it was translated to a backend of this node; a packet to one of another node is passed
-/// to [`remote::send`] or [`dsr::send`]. The caller must reload its packet pointers.
+/// left as it is. A packet to a backend of another node is passed to [`remote::send`] or [`dsr::send`]. The caller must
+/// reload its packet pointers.
 #[inline(always)]
-pub(crate) fn request<F: NodePort>(skb: Skb) -> Result<bool, Drop> {
+pub(crate) fn request<F: NodePort>(skb: Skb) -> Result<Request, Drop> {
     // Too short: the caller decides, as without services.
-    let Some(header) = F::header(skb) else { return Ok(false) };
+    let Some(header) = F::header(skb) else { return Ok(Request::Other) };
     // SAFETY: `header` checked the bounds; nothing is written while this borrow is used.
     let ip = unsafe { &*header };
     // The programs of the pod count fragments.
@@ -29,26 +44,29 @@ pub(crate) fn request<F: NodePort>(skb: Skb) -> Result<bool, Drop> {
         Ok(flow) => flow,
         Err(why) => {
             unreadable::<F>(skb, F::destination(ip), why)?;
-            return Ok(false);
+            return Ok(Request::Other);
         }
     };
     if flow.is_related() {
-        return error::<F>(skb, &mut flow);
+        return Ok(if error::<F>(skb, &mut flow)? { Request::Local } else { Request::Other });
     }
     if !matches!(flow.protocol(), TCP | UDP | SCTP) {
-        return Ok(false);
+        return Ok(Request::Other);
     }
     let mut key = frontend::key::<F>(&flow);
-    let Some(service) = frontend::find::<F>(&key, &flow)? else { return Ok(false) };
-    // There is no proxy to send its packets to.
+    let Some(service) = frontend::find::<F>(&key, &flow)? else { return Ok(Request::Other) };
     if service.flags2 & lb_flag2::L7_LOAD_BALANCER != 0 {
-        return Ok(false);
+        let port = service.backend_id as u16;
+        deliver::to_proxy(skb, port);
+        let dst_id = u32::from(u16::from_be(port));
+        trace!(skb, Trace { dst_id, ..at_host(TO_PROXY, identity::UNKNOWN, identity::UNKNOWN) });
+        return Ok(Request::Proxied);
     }
     let now = conntrack::now();
     let backend = frontend::backend::<F>(skb, &flow, &mut key, service, now)?;
     let Some(backend) = backend else {
         without_backend::<F>(skb, service)?;
-        return Ok(false);
+        return Ok(Request::Other);
     };
     let host_port = service.flags & lb_flag::HOST_PORT != 0;
     let is_remote = endpoint::local::<F>(backend.address).is_none();
@@ -57,7 +75,7 @@ pub(crate) fn request<F: NodePort>(skb: Skb) -> Result<bool, Drop> {
     }
     // The local proxy handles it, which finds the frontend's address in the packet.
     if !is_remote && service.flags2 & lb_flag2::LOOPBACK != 0 && !host_port {
-        return Ok(false);
+        return Ok(Request::Other);
     }
     let is_remote = skb.forget(u64::from(is_remote));
     if is_remote != 0 {
@@ -71,7 +89,7 @@ pub(crate) fn request<F: NodePort>(skb: Skb) -> Result<bool, Drop> {
         return Err(dsr::send::hand_over::<F>(skb, Socket { address: key.address, port: key.dport }));
     }
     conntrack::nodeport::admit::<F>(skb, &flow, rev_nat, now)?;
-    if is_remote != 0 { Err(remote::hand_over::<F>(skb)) } else { Ok(true) }
+    if is_remote != 0 { Err(remote::hand_over::<F>(skb)) } else { Ok(Request::Local) }
 }
 
 /// Decides about a packet without ports. Fragments of datagrams to an address with services only must not reach the

@@ -13,6 +13,7 @@ use crate::endpoint::deliver::{self, Origin};
 use crate::endpoint::ipcache;
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::Trace;
+use crate::nodeport::request::{Request, request};
 use crate::nodeport::{self, NodePort};
 use crate::packet::flow::Piece;
 use crate::packet::ipv4::V4;
@@ -80,8 +81,11 @@ pub(crate) fn to_pods<F: NodePort + Snat>(skb: Skb) -> i32 {
 #[inline(always)]
 fn forward<F: NodePort + Snat>(skb: Skb, label: u32) -> Result<i32, Drop> {
     if enabled!(nodeport) && !device::is_looked_up(skb) {
-        let is_request = nodeport::request::request::<F>(skb)?;
-        if !is_request && enabled!(dsr) && enabled!(dsr_geneve) {
+        let request = request::<F>(skb)?;
+        if request == Request::Proxied {
+            return Ok(PASS);
+        }
+        if request == Request::Other && enabled!(dsr) && enabled!(dsr_geneve) {
             skb.tail_call(F::DSR_RECEIVE_SLOT);
             return Err(drop_here!(MISSED_TAIL_CALL));
         }

@@ -174,7 +174,12 @@ fn forward<F: NodePort>(
             if enabled!(tunnel) && flow.protocol() == UDP && flow.dport == node!(tunnel_port) {
                 return Err(drop_here!(ENCAPSULATION_TRAFFIC_IS_PROHIBITED));
             }
-            policy::check::<F>(skb, me, dst_label, &flow, found.status(), Way::Egress)?;
+            if enabled!(per_packet_lb) && service.proxy_port != 0 {
+                // The service's proxy applies policy: to the backend, which it chooses.
+                deliver::to_proxy(skb, service.proxy_port);
+            } else {
+                policy::check::<F>(skb, me, dst_label, &flow, found.status(), Way::Egress)?;
+            }
             if deliver::is_to_proxy(skb) {
                 flags |= ct_flag::PROXY_REDIRECT;
             }

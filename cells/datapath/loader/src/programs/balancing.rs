@@ -8,6 +8,8 @@ use hive::Settings;
 /// The options of the choice of a backend, which the load balancer has checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Balancing {
+    /// Proxies have packets of services that Envoy configurations name; sockets leave these to packets.
+    proxied: bool,
     /// Devices choose by Maglev tables.
     maglev: bool,
     /// Services choose the algorithm.
@@ -21,9 +23,11 @@ pub(crate) struct Balancing {
 impl Balancing {
     /// Reads the options. `table_size` is that of the maps that the programs are loaded with, if there are any.
     pub(crate) fn new(settings: &Settings, table_size: Option<u32>) -> Self {
-        let Some(table_size) = table_size else { return Self::default() };
         let value = |option: &str| settings.get(option).map_or("", |setting| &setting.value);
+        let proxied = value("enable-envoy-config") == "true";
+        let Some(table_size) = table_size else { return Self { proxied, ..Self::default() } };
         Self {
+            proxied,
             maglev: value("bpf-lb-algorithm") == "maglev",
             annotation: value("bpf-lb-algorithm-annotation") == "true",
             table_size,
@@ -33,6 +37,9 @@ impl Balancing {
 
     /// Writes the options into the constants of the programs.
     pub(crate) fn apply(&self, constants: &mut NodeConfig) {
+        if self.proxied {
+            constants.per_packet_lb = 1;
+        }
         constants.maglev = self.maglev.into();
         constants.algorithm_annotation = self.annotation.into();
         constants.maglev_table_size = self.table_size;
@@ -60,7 +67,11 @@ mod tests {
     #[test]
     fn constants_are_those_of_the_options() {
         let mut constants = NodeConfig::default();
-        Balancing { maglev: true, annotation: true, table_size: 251, seeds: [1, 2] }.apply(&mut constants);
+        Balancing::default().apply(&mut constants);
+        assert_eq!(constants.per_packet_lb, 0);
+        let all = Balancing { proxied: true, maglev: true, annotation: true, table_size: 251, seeds: [1, 2] };
+        all.apply(&mut constants);
+        assert_eq!(constants.per_packet_lb, 1);
         assert_eq!((constants.maglev, constants.algorithm_annotation), (1, 1));
         assert_eq!(
             (constants.maglev_table_size, constants.maglev_seed_ipv4, constants.maglev_seed_ipv6),
