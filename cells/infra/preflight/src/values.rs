@@ -249,8 +249,8 @@ mod tests {
                 "loadBalancer.mode=snat Ignored: option bpf-lb-mode: ",
             ),
             (
-                json!({"loadBalancer": {"acceleration": "native"}}),
-                "loadBalancer.acceleration=native Refused: is not built: leave it out",
+                json!({"encryption": {"enabled": true}}),
+                "encryption.enabled=true Refused: is not built: leave it out",
             ),
             (json!({"ipv5": {"enabled": 1}}), "ipv5.enabled=1 Refused: the chart has no such value"),
             (
