@@ -174,6 +174,9 @@ fn a_server_accepts_every_object_and_the_programs_every_option() {
     require_root!();
     require_helm!();
     let stage = stage_with_definitions();
+    // A dry run creates no namespaces for the objects after them.
+    let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: cilium-secrets}}";
+    stage.kubectl_with(&["apply", "-f", "-"], namespace).unwrap();
     for (what, values) in value_sets() {
         let rendered = render(&values).unwrap_or_else(|error| panic!("{what}: {error}"));
         let arguments = ["apply", "--dry-run=server", "--validate=strict", "-f", "-"];
