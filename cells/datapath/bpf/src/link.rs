@@ -34,7 +34,7 @@ impl Direction {
     }
 }
 
-/// What runs an XDP program.
+/// The code that runs an XDP program: the driver or the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum XdpMode {
     /// The driver of the device, before the kernel has made anything of the packet.

@@ -17,7 +17,7 @@ const IDLE: u64 = 30;
 /// The name of what has no row of its own.
 const OTHERS: &str = "(others)";
 
-/// What is counted.
+/// The subject of the counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum View {

@@ -258,7 +258,7 @@ mod tests {
         let sandbox = Sandbox::new().unwrap();
         let world = sandbox.netns("world").unwrap();
         let (maps, devices) = node(&sandbox, &world);
-        // What a driver sends by XDP arrives at a veth that can receive such frames: one with a program.
+        // A veth receives frames that a driver sends by XDP only if it has a program itself.
         let passing = XdpSet::load(&maps, NodeConfig::default(), 1).unwrap();
         let peer = world.ip("-o link show eth0").unwrap();
         let peer: u32 = peer.split(':').next().unwrap().trim().parse().unwrap();
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!((xdp_links::attached(maps.fs()).unwrap(), arrays()), (Vec::<String>::new(), 0));
     }
 
-    /// What XDP has translated the device's program only delivers: it does not look for a frontend again.
+    /// The program of a device only delivers packets that XDP has translated: it does not look for a frontend again.
     #[test]
     fn a_packet_for_a_pod_is_translated_once() {
         const POD: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);

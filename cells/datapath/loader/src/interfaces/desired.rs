@@ -38,7 +38,7 @@ pub(crate) struct Desired {
     pub(crate) tunnel: Option<TunnelSettings>,
     /// Constants of the programs, without indexes and MAC addresses of the agent's devices, which the kernel assigns.
     pub(crate) constants: NodeConfig,
-    /// What XDP does on them.
+    /// The mode of XDP on them.
     pub(crate) acceleration: Acceleration,
     /// Devices that face the network, by name.
     pub(crate) devices: BTreeMap<String, NativeDevice>,

@@ -33,7 +33,7 @@ pub(crate) enum Error {
     },
 }
 
-/// What the programs of XDP do, and how they are attached.
+/// The options of the programs of XDP, and how they are attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Acceleration {
     /// The mode; none without programs.

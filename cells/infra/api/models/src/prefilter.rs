@@ -15,7 +15,7 @@ crate::models! {
         "revision" revision: i64,
     }
 
-    /// What is in force.
+    /// The list in force.
     PrefilterStatus {
         "realized" realized: Option<PrefilterSpec>,
     }

@@ -44,7 +44,7 @@ struct RuleCount {
     bytes: u64,
 }
 
-/// What a rule has done.
+/// The effect of a rule so far.
 #[derive(Debug, Default)]
 struct Count {
     endpoints: usize,
