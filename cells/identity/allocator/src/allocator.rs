@@ -145,7 +145,7 @@ impl Identities {
         let snapshot = self.table.snapshot();
         let row = self.table.get(&snapshot, Identity::by_id(id));
         self.requests.is_some()
-            && row.is_some_and(|row| row.scope() == Scope::Global && !row.users.contains_key(user))
+            && row.is_some_and(|row| row.scope() == Scope::Global && !row.users.contains(user))
     }
 
     /// Reserves the identity that the user has had in the previous run: its record, and so packets, carry it. Returns the
@@ -211,8 +211,7 @@ impl Identities {
     pub fn release(&self, id: u32, user: &str) {
         let now = Instant::now();
         self.table.transact(|w| {
-            if let Some(row) = w.get(Identity::by_id(id)).filter(|row| row.users.contains_key(user)).cloned()
-            {
+            if let Some(row) = w.get(Identity::by_id(id)).filter(|row| row.users.contains(user)).cloned() {
                 w.insert(row.without_user(user, now));
             }
         });
@@ -240,7 +239,7 @@ impl Identities {
             let Some(row) = w.get(Identity::by_id(id)) else { return };
             if row.users.get(user).is_some_and(|known| known != ports) {
                 let mut row = (**row).clone();
-                row.users.insert(user.into(), ports.clone());
+                row.users.insert(user, ports.clone());
                 w.insert(row);
             }
         });
@@ -373,7 +372,7 @@ fn precedence(row: &Identity) -> Precedence {
 }
 
 fn hold(w: &mut Writer<'_, Identity>, row: &Identity, user: &str) {
-    if !row.users.contains_key(user) {
+    if !row.users.contains(user) {
         w.insert(row.with_user(user));
     }
 }

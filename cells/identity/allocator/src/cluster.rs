@@ -91,7 +91,7 @@ impl Identities {
         let (lost, _) = self.table.transact(|w| {
             let row = w.get(Identity::by_id(id)).filter(|row| row.object.is_none()).cloned()?;
             w.list(Identity::by_labels(&row.labels)).find(has_object)?;
-            let users = row.users.keys().cloned().collect();
+            let users = row.users.names().cloned().collect();
             w.insert(Identity {
                 unused_since: Some(Instant::now()),
                 ..Identity::new(id, row.labels.clone())
@@ -136,7 +136,7 @@ fn upsert(w: &mut Writer<'_, Identity>, identity: ClusterIdentity) -> Option<(La
                 cluster = ?labels.texts(),
                 "The cluster has other labels for an identity that is in use here; its users get another one"
             );
-            Some((row.labels.clone(), row.users.keys().cloned().collect()))
+            Some((row.labels.clone(), row.users.names().cloned().collect()))
         }
     }
 }

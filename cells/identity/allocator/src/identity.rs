@@ -1,13 +1,13 @@
 //! The table `identities`.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Instant;
 
 use identity_core::{ClusterObject, Scope, label_key};
 use labels::{LabelArray, NamedPorts};
 use serde::{Serialize, Serializer};
 use statedb::{Index, Query, TableDisplay, TableSpec};
+
+use crate::users::Users;
 
 /// A security identity with its labels and users. Immutable: a change is a new value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -17,8 +17,8 @@ pub struct Identity {
     pub id: u32,
     /// Its labels.
     pub labels: LabelArray,
-    /// Its users (`endpoint/12`, `policy`) with their named ports.
-    pub users: BTreeMap<Arc<str>, NamedPorts>,
+    /// Its users.
+    pub users: Users,
     /// The time since which it is unused; `None` for one that is used or fixed.
     #[serde(rename = "Unused", serialize_with = "is_some")]
     pub unused_since: Option<Instant>,
@@ -34,7 +34,7 @@ fn is_some<T, S: Serializer>(value: &Option<T>, to: S) -> Result<S::Ok, S::Error
 const BY_LABELS: Index<Identity, str> = Index::new("labels", |row, keys| keys.add(&label_key(&row.labels)));
 
 const BY_USER: Index<Identity, str> =
-    Index::new("user", |row, keys| row.users.keys().for_each(|user| keys.add(user)));
+    Index::new("user", |row, keys| row.users.names().for_each(|user| keys.add(user)));
 
 impl Identity {
     /// Queries the identity with an id.
@@ -53,7 +53,7 @@ impl Identity {
     }
 
     pub(crate) fn new(id: u32, labels: LabelArray) -> Identity {
-        Identity { id, labels, users: BTreeMap::new(), unused_since: None, object: None }
+        Identity { id, labels, users: Users::default(), unused_since: None, object: None }
     }
 
     /// Returns the scope in which the identity is valid.
@@ -65,13 +65,15 @@ impl Identity {
     /// name may have several ports.
     pub fn named_ports(&self) -> NamedPorts {
         let mut all = labels::ports_of_labels(self.labels.iter());
-        self.users.values().for_each(|ports| all.extend(ports));
+        self.users.ports().for_each(|ports| all.extend(ports));
         all
     }
 
     pub(crate) fn with_user(&self, user: &str) -> Identity {
         let mut row = Identity { unused_since: None, ..self.clone() };
-        row.users.entry(user.into()).or_default();
+        if !row.users.contains(user) {
+            row.users.insert(user, NamedPorts::default());
+        }
         row
     }
 
@@ -107,7 +109,7 @@ impl TableDisplay for Identity {
             self.id.to_string(),
             self.labels.texts().join(","),
             self.scope().name().to_owned(),
-            self.users.keys().map(|user| &**user).collect::<Vec<_>>().join(","),
+            self.users.names().map(|user| &**user).collect::<Vec<_>>().join(","),
             self.object.is_some().to_string(),
         ]
     }

@@ -73,6 +73,7 @@ mod store;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod users;
 
 pub use allocator::{Identities, QUARANTINE};
 pub use cell::cell;
@@ -84,3 +85,4 @@ pub use identity_core::{ClusterObject, Range, Scope};
 pub use nodes::NodeIdentities;
 pub use prefixes::Prefixes;
 pub use request::IdentityRequest;
+pub use users::Users;

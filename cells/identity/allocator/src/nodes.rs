@@ -63,7 +63,7 @@ impl NodeIdentities {
         let held = self.store.hold();
         let ((id, is_new), _) = self.table.transact(|w| match of_nodes(w, labels) {
             Some(row) => {
-                if !row.users.contains_key(&*user) {
+                if !row.users.contains(&user) {
                     w.insert(row.with_user(&user));
                 }
                 (Some(row.id), false)

@@ -85,7 +85,7 @@ impl Prefixes {
                 let labels = self.labels(prefix);
                 let id = match find(w, &labels) {
                     Some(row) => {
-                        if !row.users.contains_key(USER) {
+                        if !row.users.contains(USER) {
                             w.insert(row.with_user(USER));
                         }
                         row.id
@@ -149,7 +149,7 @@ impl Prefixes {
             for labels in sets {
                 let id = match find(w, labels) {
                     Some(row) => {
-                        if !row.users.contains_key(NAMES) {
+                        if !row.users.contains(NAMES) {
                             w.insert(row.with_user(NAMES));
                         }
                         row.id
@@ -182,7 +182,7 @@ impl Prefixes {
             let mut released = 0;
             for &id in ids {
                 let row = w.get(Identity::by_id(id)).filter(|row| row.scope() == Scope::Local).cloned();
-                let Some(row) = row.filter(|row| row.users.contains_key(NAMES)) else { continue };
+                let Some(row) = row.filter(|row| row.users.contains(NAMES)) else { continue };
                 let left = row.without_user(NAMES, Instant::now());
                 match left.users.is_empty() {
                     true => released += usize::from(w.delete(Identity::by_id(id)).is_some()),

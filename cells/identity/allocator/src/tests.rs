@@ -30,7 +30,7 @@ fn labels_have_one_number_whoever_asks() {
     let with_init = identities.allocate(&set("k8s:app=web,reserved:init"), "endpoint/5").unwrap();
     assert!(Range::of_cluster(0, 255).contains(with_init) && with_init != web, "init and more is not init");
     let row = table.get(&table.snapshot(), Identity::by_id(web)).unwrap().clone();
-    assert_eq!(row.users.keys().map(|user| &**user).collect::<Vec<_>>(), ["endpoint/1", "endpoint/2"]);
+    assert_eq!(row.users.names().map(|user| &**user).collect::<Vec<_>>(), ["endpoint/1", "endpoint/2"]);
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn at_once_there_are_known_numbers_only() {
     identities.release(web, "endpoint/1");
     assert_eq!(identities.allocate_known(&labels, "endpoint/2"), Some(web), "out of quarantine");
     let row = table.get(&table.snapshot(), Identity::by_id(web)).unwrap().clone();
-    assert_eq!(row.users.keys().map(|user| &**user).collect::<Vec<_>>(), ["endpoint/2"]);
+    assert_eq!(row.users.names().map(|user| &**user).collect::<Vec<_>>(), ["endpoint/2"]);
 }
 
 #[test]

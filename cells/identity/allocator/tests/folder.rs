@@ -45,7 +45,7 @@ impl Agent {
     fn row(&self, id: u32) -> Option<(String, usize)> {
         let snapshot = self.table.snapshot();
         let row = self.table.get(&snapshot, Identity::by_id(id))?;
-        Some((row.labels.texts().join(","), row.users.len()))
+        Some((row.labels.texts().join(","), row.users.names().count()))
     }
 
     async fn until_row(&self, id: u32, wanted: Option<(&str, usize)>) {

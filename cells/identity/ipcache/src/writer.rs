@@ -115,10 +115,12 @@ impl IpcacheWriter {
     pub fn pending(&self, prefixes: &[IpNetwork]) -> Result<Option<Watch>, NotApplied> {
         let snapshot = self.table.snapshot();
         for &prefix in prefixes {
-            let (entry, watch) = self.table.get_watch(&snapshot, Entry::by_prefix(prefix));
-            let Some(entry) = entry else { continue };
+            // A watch costs memory for as long as the row lives: only the one that is waited for has it.
+            let Some(entry) = self.table.get(&snapshot, Entry::by_prefix(prefix)) else { continue };
             match entry.status.kind() {
-                StatusKind::Pending => return Ok(Some(watch)),
+                StatusKind::Pending => {
+                    return Ok(Some(self.table.get_watch(&snapshot, Entry::by_prefix(prefix)).1));
+                }
                 StatusKind::Error => {
                     let error = entry.status.error().unwrap_or_default().into();
                     return Err(NotApplied::Refused { prefix, error });

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 use labels::LabelArray;
 
+use crate::counts::Counts;
 use crate::groups::{CidrGroups, cidr_group_prefixes};
 use crate::identities::{Identities, Identity};
 use crate::model::{
@@ -34,7 +35,7 @@ pub struct Engine {
     pub(crate) peers: Selections<Selector>,
     pub(crate) subjects: Selections<Subject>,
     /// By selector of peers: the subjects of the rules that use it, with the number of uses.
-    uses: HashMap<SelectorId, BTreeMap<SelectorId, usize>>,
+    uses: HashMap<SelectorId, Counts<SelectorId>>,
     /// By subject: the policies with rules for it.
     about: HashMap<SelectorId, BTreeSet<ResourceId>>,
     /// The number of rules.
@@ -335,7 +336,7 @@ impl Engine {
             self.names_of_everyone > 0 || !selects_everyone
         };
         let uses = touched.iter().filter(|id| depends(id)).filter_map(|id| self.uses.get(id));
-        let subjects: BTreeSet<SelectorId> = uses.flat_map(|uses| uses.keys().copied()).collect();
+        let subjects: BTreeSet<SelectorId> = uses.flat_map(Counts::items).copied().collect();
         Change { refresh: self.selected(&subjects), peers: vec![peer], ..self.unchanged() }
     }
 
@@ -361,7 +362,7 @@ impl Engine {
             let acquire = |peer| self.peers.acquire(peer, &entry.labels, &self.identities);
             let peers: Vec<SelectorId> = selectors.iter().map(acquire).collect();
             for peer in &peers {
-                *self.uses.entry(*peer).or_default().entry(subject).or_default() += 1;
+                self.uses.entry(*peer).or_default().add(&subject);
             }
             let rule = Arc::new(Rule {
                 resource: policy.resource.clone(),
@@ -413,12 +414,7 @@ impl Engine {
             self.names_of_everyone -= usize::from(everyone && has_names(&rule.ports, &rule.redirects));
             for peer in &rule.peers {
                 if let Some(uses) = self.uses.get_mut(peer) {
-                    if let Some(count) = uses.get_mut(&rule.subject) {
-                        *count -= 1;
-                        if *count == 0 {
-                            uses.remove(&rule.subject);
-                        }
-                    }
+                    uses.remove(&rule.subject);
                     if uses.is_empty() {
                         self.uses.remove(peer);
                     }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use labels::{CIDR, Label, LabelArray};
+use smallvec::SmallVec;
 
 use crate::Test;
 use crate::groups::{CidrGroups, with_groups};
@@ -74,7 +75,7 @@ pub(crate) struct Identities {
     /// Ids by key and value; not by labels of prefixes, which thousands of identities have one each of.
     by_label: HashMap<String, HashMap<String, BTreeSet<u32>>>,
     /// Ids by first address and length of their prefixes.
-    by_prefix: BTreeMap<(IpAddr, u8), BTreeSet<u32>>,
+    by_prefix: BTreeMap<(IpAddr, u8), SmallVec<[u32; 2]>>,
 }
 
 impl Identities {
@@ -82,7 +83,7 @@ impl Identities {
     pub(crate) fn insert(&mut self, id: u32, identity: Identity) -> Option<Identity> {
         let old = self.remove(id);
         for prefix in &identity.prefixes {
-            self.by_prefix.entry((prefix.network(), prefix.prefix())).or_default().insert(id);
+            self.by_prefix.entry((prefix.network(), prefix.prefix())).or_default().push(id);
         }
         for label in identity.labels.iter().filter(|label| !is_prefix(label)) {
             let values = self.by_label.entry(label.key.clone()).or_default();
@@ -98,7 +99,7 @@ impl Identities {
         for prefix in &old.prefixes {
             let key = (prefix.network(), prefix.prefix());
             if let Some(ids) = self.by_prefix.get_mut(&key) {
-                ids.remove(&id);
+                ids.retain(|other| *other != id);
                 if ids.is_empty() {
                     self.by_prefix.remove(&key);
                 }

@@ -44,6 +44,7 @@
 //! ```
 
 mod basis;
+mod counts;
 mod engine;
 mod excerpt;
 mod explain;

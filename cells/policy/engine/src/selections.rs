@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use ipnetwork::IpNetwork;
 
+use crate::counts::Counts;
 use crate::identities::{Identities, Identity};
 use crate::model::Subject;
 use crate::selector::Selector;
@@ -64,7 +65,7 @@ pub(crate) struct Selection<S> {
     /// Reference count: the number of policy entries that use it.
     pub(crate) users: usize,
     /// The labels of these entries, sorted, with the number of entries of each.
-    labels: Vec<(Arc<[String]>, usize)>,
+    labels: Counts<Arc<[String]>>,
     /// The labels without the numbers, once they have been asked for.
     listed: OnceLock<Arc<[Arc<[String]>]>>,
 }
@@ -77,28 +78,20 @@ impl<S> Selection<S> {
 
     /// Returns the labels of the entries that use it, sorted; the same list until they change.
     pub(crate) fn labels(&self) -> Arc<[Arc<[String]>]> {
-        self.listed.get_or_init(|| self.labels.iter().map(|(labels, _)| labels.clone()).collect()).clone()
+        self.listed.get_or_init(|| self.labels.items().cloned().collect()).clone()
     }
 
     fn add_user(&mut self, labels: &Arc<[String]>) {
         self.users += 1;
-        match self.labels.binary_search_by(|(known, _)| known.cmp(labels)) {
-            Ok(at) => self.labels[at].1 += 1,
-            Err(at) => {
-                self.labels.insert(at, (labels.clone(), 1));
-                self.listed = OnceLock::new();
-            }
+        if self.labels.add(labels) {
+            self.listed = OnceLock::new();
         }
     }
 
     fn remove_user(&mut self, labels: &Arc<[String]>) {
         self.users -= 1;
-        if let Ok(at) = self.labels.binary_search_by(|(known, _)| known.cmp(labels)) {
-            self.labels[at].1 -= 1;
-            if self.labels[at].1 == 0 {
-                self.labels.remove(at);
-                self.listed = OnceLock::new();
-            }
+        if self.labels.remove(labels) {
+            self.listed = OnceLock::new();
         }
     }
 }
@@ -107,7 +100,8 @@ impl<S> Selection<S> {
 #[derive(Debug)]
 pub(crate) struct Selections<S> {
     ids: HashMap<Arc<S>, SelectorId>,
-    selections: BTreeMap<SelectorId, Selection<S>>,
+    /// Boxed: a map of large values is half empty.
+    selections: HashMap<SelectorId, Box<Selection<S>>>,
     index: SelectorIndex,
     /// By text: a selector of nodes and one of endpoints may have the same.
     by_text: BTreeSet<(Arc<str>, SelectorId)>,
@@ -126,7 +120,7 @@ impl<S> Default for Selections<S> {
     fn default() -> Self {
         Selections {
             ids: HashMap::new(),
-            selections: BTreeMap::new(),
+            selections: HashMap::new(),
             index: SelectorIndex::default(),
             by_text: BTreeSet::new(),
             prefixes: BTreeMap::new(),
@@ -175,12 +169,12 @@ impl<S: Selects + Clone> Selections<S> {
             text,
             identities: selected,
             users: 0,
-            labels: Vec::with_capacity(1),
+            labels: Counts::default(),
             listed: OnceLock::new(),
         };
         selection.add_user(labels);
         self.ids.insert(shared, id);
-        self.selections.insert(id, selection);
+        self.selections.insert(id, Box::new(selection));
         id
     }
 
@@ -267,7 +261,7 @@ impl<S: Selects + Clone> Selections<S> {
     /// Iterates over the selectors with a text.
     pub(crate) fn with_text(&self, text: &Arc<str>) -> impl Iterator<Item = &Selection<S>> {
         let range = (text.clone(), SelectorId(0))..=(text.clone(), SelectorId(u64::MAX));
-        self.by_text.range(range).filter_map(|(_, id)| self.selections.get(id))
+        self.by_text.range(range).filter_map(|(_, id)| self.get(*id))
     }
 
     /// Iterates over the texts of all selectors, in order.
@@ -287,6 +281,6 @@ impl<S: Selects + Clone> Selections<S> {
 
     /// Returns the selector with its selection.
     pub(crate) fn get(&self, id: SelectorId) -> Option<&Selection<S>> {
-        self.selections.get(&id)
+        self.selections.get(&id).map(Box::as_ref)
     }
 }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use labels::CIDR;
+use smallvec::SmallVec;
 
 use crate::Test;
 use crate::identities::Identity;
@@ -16,7 +17,7 @@ use crate::selector::{Requirement, Selector};
 pub(crate) struct SelectorIndex {
     by_key: HashMap<Box<str>, ByKey>,
     /// By prefix of which the identity's is a subset.
-    by_prefix: HashMap<IpNetwork, Vec<SelectorId>>,
+    by_prefix: HashMap<IpNetwork, SmallVec<[SelectorId; 1]>>,
     /// The number of entries of `by_prefix` by family and length: lookups try only these lengths.
     lengths: BTreeMap<(bool, u8), usize>,
     /// Selectors without such a condition.
@@ -27,7 +28,7 @@ pub(crate) struct SelectorIndex {
 #[derive(Debug, Default)]
 struct ByKey {
     any_value: Vec<SelectorId>,
-    by_value: HashMap<Box<str>, Vec<SelectorId>>,
+    by_value: HashMap<Box<str>, SmallVec<[SelectorId; 1]>>,
 }
 
 /// A condition for all identities that a selector selects.
@@ -50,7 +51,7 @@ impl SelectorIndex {
             Condition::Values(key, values) => {
                 let known = self.by_key.get(*key);
                 let users = |value: &String| {
-                    known.and_then(|known| known.by_value.get(value.as_str())).map_or(0, Vec::len)
+                    known.and_then(|known| known.by_value.get(value.as_str())).map_or(0, SmallVec::len)
                 };
                 (0, values.iter().map(users).sum::<usize>())
             }
@@ -164,7 +165,7 @@ fn network(ip: IpAddr, length: u8) -> Option<IpNetwork> {
     IpNetwork::new(IpNetwork::new(ip, length).ok()?.network(), length).ok()
 }
 
-fn remove<K, Q>(index: &mut HashMap<K, Vec<SelectorId>>, key: &Q, id: SelectorId)
+fn remove<K, Q>(index: &mut HashMap<K, SmallVec<[SelectorId; 1]>>, key: &Q, id: SelectorId)
 where
     K: std::borrow::Borrow<Q> + std::hash::Hash + Eq,
     Q: std::hash::Hash + Eq + ?Sized,

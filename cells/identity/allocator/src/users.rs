@@ -1,0 +1,65 @@
+//! The users of an identity.
+
+use std::sync::Arc;
+
+use labels::NamedPorts;
+use serde::{Serialize, Serializer};
+use smallvec::SmallVec;
+
+/// The users of an identity (`endpoint/12`, `policy`) with their named ports, in the order of their names. Most
+/// identities have one, which needs no allocation.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Users(SmallVec<[(Arc<str>, NamedPorts); 1]>);
+
+impl Users {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether this is one of them.
+    pub fn contains(&self, user: &str) -> bool {
+        self.find(user).is_ok()
+    }
+
+    /// Returns the named ports of a user; `None` if it is none.
+    pub fn get(&self, user: &str) -> Option<&NamedPorts> {
+        Some(&self.0[self.find(user).ok()?].1)
+    }
+
+    /// Iterates over their names.
+    pub fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.0.iter().map(|(name, _)| name)
+    }
+
+    /// Iterates over their named ports.
+    pub fn ports(&self) -> impl Iterator<Item = &NamedPorts> {
+        self.0.iter().map(|(_, ports)| ports)
+    }
+
+    /// Adds a user, or replaces its named ports.
+    pub(crate) fn insert(&mut self, user: &str, ports: NamedPorts) {
+        match self.find(user) {
+            Ok(at) => self.0[at].1 = ports,
+            Err(at) => self.0.insert(at, (user.into(), ports)),
+        }
+    }
+
+    /// Removes a user.
+    pub(crate) fn remove(&mut self, user: &str) {
+        if let Ok(at) = self.find(user) {
+            self.0.remove(at);
+        }
+    }
+
+    fn find(&self, user: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(name, _)| (**name).cmp(user))
+    }
+}
+
+/// Serializes as a map from names to named ports.
+impl Serialize for Users {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.0.iter().map(|(name, ports)| (name, ports)))
+    }
+}
