@@ -100,6 +100,11 @@ impl Db {
         Reader::new(self.clone())
     }
 
+    /// Whether the current thread has a write transaction of this database: it must not begin another one.
+    pub fn in_transaction(&self) -> bool {
+        crate::locks::holds(self.0.id)
+    }
+
     /// Begins a transaction on several tables: `db.write((&devices, &routes))`. Waits for their current writers.
     ///
     /// # Panics

@@ -136,6 +136,11 @@ fn check_order(outer: &Outer, db: u64, tables: &Names, place: Place) {
     order.entry((outer.db, db)).or_insert([outer.place, place]);
 }
 
+/// Whether this thread holds a transaction of the database.
+pub(crate) fn holds(db: u64) -> bool {
+    HELD.with_borrow(|held| held.iter().any(|outer| outer.db == db))
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         HELD.with_borrow_mut(|held| held.retain(|outer| outer.db != self.db));

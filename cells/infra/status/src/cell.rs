@@ -8,7 +8,7 @@ use api::{Operation, Request, Response, Route, StatusSource};
 use hive::config::Source;
 use hive::job::Jobs;
 use hive::prelude::*;
-use hive::{HealthChange, HealthTree, Settings};
+use hive::{HealthTree, Settings};
 use k8s_tables::Row;
 use k8s_tables::core::Node;
 use local_node::{LocalNode, StateConfig};
@@ -24,6 +24,7 @@ use crate::config::HealthConfig;
 use crate::error::Error;
 use crate::history::History;
 use crate::kubelet::Port;
+use crate::mirror::Mirror;
 use crate::proxy::{self, Proxy};
 use crate::report::Report;
 use crate::thread::Thread;
@@ -56,13 +57,9 @@ struct TableParams {
 /// Mirrors health into the table and writes the history. The job has the name of Cilium's, as scripts compare its row
 /// of the table.
 fn new_table(p: TableParams) {
-    let table = RwTable::clone(&p.table);
-    p.tree.mirror(move |change| {
-        let (_old, _snapshot) = table.transact(|w| match change {
-            HealthChange::Report(status) => w.insert(Report::from(status)),
-            HealthChange::Closed(status) => w.delete(Report::by_identifier(&status.path())),
-        });
-    });
+    let rows = Arc::new(Mirror::new(RwTable::clone(&p.table)));
+    let mirror = rows.clone();
+    p.tree.mirror(move |change| mirror.change(change));
     let folder = p.state.map(|state| state.state());
     let history = Arc::new(OnceLock::new());
     let (tree, opened) = (p.tree, history.clone());
@@ -100,10 +97,14 @@ fn new_table(p: TableParams) {
         .add();
     p.jobs
         .one_shot("module-status-metrics", move |cx: JobCx| async move {
-            match history.get() {
-                Some((_, Some(history))) => history.clone().follow(cx).await,
-                _ => cx.cancelled().await,
-            }
+            let ended = cx.token().clone();
+            let lines = async {
+                match history.get() {
+                    Some((_, Some(history))) => history.clone().follow(cx).await,
+                    _ => cx.cancelled().await,
+                }
+            };
+            tokio::join!(lines, ended.run_until_cancelled(rows.follow()));
             Ok(())
         })
         .add();

@@ -61,6 +61,7 @@ mod features;
 mod history;
 mod jobs;
 mod kubelet;
+mod mirror;
 mod proxy;
 mod report;
 mod thread;

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use hive::prelude::*;
 use hive::{HealthTree, Level};
 use local_node::StateConfig;
-use statedb::{Table, TableDisplay, TableSpec};
+use statedb::{RwTable, Table, TableDisplay, TableSpec};
 use status::Report;
 
 /// One second after the epoch.
@@ -68,6 +68,69 @@ async fn a_row_for_each_reporter() {
         })
     );
     hive.stop().await;
+}
+
+/// A report inside of a transaction of the same database becomes a row once the transaction has ended, in its order.
+#[tokio::test]
+async fn a_report_inside_of_a_transaction_becomes_a_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept: Arc<std::sync::OnceLock<Health>> = Arc::default();
+    let keep = kept.clone();
+    let cells = [
+        statedb::cell(),
+        config::<StateConfig>(),
+        statedb::table::<Other>(),
+        module("agent", "x", module("m", "Reports", invoke(move |health: Health| drop(keep.set(health))))),
+        module(
+            "test",
+            "The table",
+            [status::table(), invoke(|_: Arc<RwTable<Other>>, _: Arc<Table<Report>>| ())],
+        ),
+    ];
+    let mut hive = TestHive::new(cells).set("state-dir", folder.path().display());
+    hive.start().await;
+    let (table, health) = (hive.get::<Table<Report>>(), kept.get().unwrap());
+    hive.get::<RwTable<Other>>().transact(|_| {
+        health.child("c").degraded("broken", "first");
+        health.child("c").ok("mended");
+    });
+    let by = Report::by_identifier("agent.m.c");
+    loop {
+        let snapshot = table.snapshot();
+        let (row, watch) = table.get_watch(&snapshot, by.clone());
+        match row {
+            Some(row) => {
+                assert_eq!(row.row()[2..4], ["OK", "mended"]);
+                break;
+            }
+            None => watch.changed().await,
+        }
+    }
+    assert!(!table.db().in_transaction());
+    hive.stop().await;
+}
+
+/// A row of another table.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+struct Other(u32);
+
+impl TableSpec for Other {
+    const NAME: &'static str = "others";
+    type Key<'a> = u32;
+
+    fn key(&self) -> u32 {
+        self.0
+    }
+}
+
+impl TableDisplay for Other {
+    fn columns() -> &'static [&'static str] {
+        &["Id"]
+    }
+
+    fn row(&self) -> Vec<String> {
+        vec![self.0.to_string()]
+    }
 }
 
 #[tokio::test]
