@@ -24,11 +24,12 @@ use crate::job::Jobs;
 use crate::key::Key;
 use crate::lifecycle::{FOREVER, Hooks, panic_text};
 use crate::outputs::Outputs;
+#[cfg(feature = "pictures")]
 use crate::picture::Timeline;
 use crate::plan::plan;
 use crate::replacement::Replacement;
 use crate::shutdown::Shutdowner;
-use crate::testing::Tally;
+use crate::tally::Tally;
 
 /// Puts a hive together; see [`Hive::builder`].
 #[must_use = "a builder does nothing until `build`"]
@@ -136,12 +137,14 @@ impl HiveBuilder {
         self.args(args).env(prefix, variables)
     }
 
+    #[cfg(feature = "files")]
     /// Adds the options `--config FILE` and `--config-dir DIR` and reads what they name.
     pub fn config_files(mut self) -> Self {
         self.sources.files = true;
         self
     }
 
+    #[cfg(feature = "files")]
     /// Sets candidate configuration files: the first that exists is read when `--config` names none. Like any
     /// configuration file it replaces the folder as a whole.
     pub fn usual_config_files(mut self, paths: impl IntoIterator<Item = PathBuf>) -> Self {
@@ -253,6 +256,7 @@ impl HiveBuilder {
         self
     }
 
+    #[cfg(feature = "test")]
     /// Sends the log lines of the cells to this subscriber, whatever thread they run on, instead of to the subscriber
     /// of the thread or the process; also tracks the objects that constructors return.
     pub(crate) fn watched(mut self, log: Dispatch, tally: Arc<Tally>) -> Self {
@@ -286,16 +290,21 @@ impl HiveBuilder {
         if let Some(command) = commands.into_iter().find(|c| c.is_called(&cells, &sources, &foreign)) {
             cells.extend(command.cells);
         }
-        let timeline = Arc::new(Timeline::default());
-        let recorder = timeline.clone();
-        let record: Observer = Arc::new(move |event, at| recorder.record(event, at));
-        let events = Events::new(std::iter::once(record).chain(observers).collect(), limits.slow, log);
+        #[cfg(feature = "pictures")]
+        let (timeline, observers) = {
+            let timeline = Arc::new(Timeline::default());
+            let recorder = timeline.clone();
+            let record: Observer = Arc::new(move |event, at| recorder.record(event, at));
+            (timeline, std::iter::once(record).chain(observers).collect())
+        };
+        let events = Events::new(observers, limits.slow, log);
         let health = HealthTree::new();
         let jobs = Jobs::new();
         let mut graph = Graph::new();
         graph.built_in(events.clone());
         graph.built_in(health.clone());
         graph.built_in(jobs.clone());
+        #[cfg(feature = "pictures")]
         graph.built_in(timeline.clone());
         graph.register(&cells);
         let schema = schema(&mut graph, &sources, foreign, presets);
@@ -339,6 +348,7 @@ impl HiveBuilder {
         }
 
         // An estimate: one hook for each constructor.
+        #[cfg(feature = "pictures")]
         timeline.reserve(2 * plan.order.len());
         let hooks = Hooks::new(events.clone(), plan.order.len());
         let shutdown = Shutdowner::new(events.clone());

@@ -262,7 +262,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// Logs the event, with the fields and words that Cilium uses. Steps slower than `slow` are logged at level info,
+    /// Logs the event. Steps slower than `slow` are logged at level info,
     /// faster ones at debug.
     pub fn log(&self, slow: Duration) {
         use tracing::{debug, error, info, warn};

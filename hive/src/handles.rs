@@ -9,7 +9,7 @@ use crate::job::{JobGroup, Jobs};
 use crate::lifecycle::{Hooks, Lifecycle, State};
 use crate::param::{Absent, Cx, Deps, Param};
 use crate::shutdown::Shutdowner;
-use crate::testing::Tally;
+use crate::tally::Tally;
 
 /// The parts of one constructor's handles.
 pub(crate) struct Handles<'a> {

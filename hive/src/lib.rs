@@ -175,6 +175,10 @@
 //! Constructors wire, hooks do I/O, jobs do ongoing work: tasks of jobs end with their cell, and none is leaked.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(all(feature = "files", feature = "pictures", feature = "test")),
+    allow(dead_code, reason = "parts that a feature switches off are the only users of some items")
+)]
 
 extern crate self as hive;
 
@@ -199,6 +203,7 @@ mod outcome;
 mod outputs;
 mod param;
 mod part;
+#[cfg(feature = "pictures")]
 mod picture;
 mod plan;
 mod program;
@@ -208,6 +213,8 @@ mod replacement;
 mod scope;
 mod shutdown;
 mod signals;
+mod tally;
+#[cfg(feature = "test")]
 mod testing;
 
 pub use builder::HiveBuilder;
@@ -230,22 +237,26 @@ pub use lifecycle::{HookBuilder, HookCx, Lifecycle, Service, State};
 pub use outcome::Outcome;
 pub use outputs::{Member, Members, Object, Outputs};
 pub use param::{Group, Param};
+#[cfg(feature = "pictures")]
 pub use picture::{Span, Step, Timeline, Unused};
 pub use scope::Scope;
 pub use shutdown::Shutdowner;
+#[cfg(feature = "test")]
 pub use testing::{LeftJob, LeftObject, Leftovers, Record, TestHive};
 /// The level of a log line; [`Level`] is that of health.
 pub use tracing::Level as LogLevel;
 
 /// Imports for the code of cells: `use hive::prelude::*;`.
 pub mod prelude {
+    #[cfg(feature = "test")]
+    pub use crate::TestHive;
     pub use crate::bind;
     pub use crate::cell::{
         Cell, bundle, config, decorate, decorate_all, invoke, module, provide, provide_private, scope, supply,
     };
     pub use crate::{
         Backoff, Config, ConfigWatch, Group, Health, Hive, HookCx, JobCx, JobGroup, Level, Lifecycle,
-        LiveConfig, Member, Members, ModuleId, Object, Outputs, Params, Scope, Shutdowner, TestHive, Trigger,
+        LiveConfig, Member, Members, ModuleId, Object, Outputs, Params, Scope, Shutdowner, Trigger,
     };
 }
 

@@ -17,7 +17,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Returns 0 after an orderly end, otherwise the requested code, or 255, as Cilium's agent.
+    /// Returns 0 after an orderly end, otherwise the requested code, or 255.
     pub fn exit_code(&self) -> ExitCode {
         if self.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(self.code.unwrap_or(255)) }
     }

@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 
 use crate::key::Key;
 use crate::param::Shareable;
-use crate::testing::{Look, look};
+use crate::tally::{Look, look};
 
 /// A value in the graph: an `Arc<T>`, or a `Vec<T>` of group members.
 pub(crate) type Value = Arc<dyn Any + Send + Sync>;

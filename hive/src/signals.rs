@@ -6,9 +6,13 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
+
+#[cfg(not(unix))]
+use interrupts::Signals;
+#[cfg(unix)]
+use posix::Signals;
 
 /// The exit code of a start or stop that hangs.
 const HANGS: i32 = 255;
@@ -38,12 +42,6 @@ struct Deadline {
 
 /// An armed deadline of a [`ProcessGuard`]; dropping it disarms the deadline.
 pub(crate) struct Armed(UnboundedSender<Option<Deadline>>);
-
-/// The streams of SIGTERM and SIGINT.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
 
 impl ProcessGuard {
     /// Starts the thread. It calls `first` at the first signal and ends the process at the second.
@@ -95,22 +93,6 @@ impl Drop for ProcessGuard {
         self.deadlines = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
-        }
-    }
-}
-
-impl Signals {
-    fn install() -> io::Result<Self> {
-        Ok(Signals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn next(&mut self) -> (&'static str, i32) {
-        tokio::select! {
-            _ = self.terminate.recv() => ("terminated", SignalKind::terminate().as_raw_value()),
-            _ = self.interrupt.recv() => ("interrupt", SignalKind::interrupt().as_raw_value()),
         }
     }
 }
@@ -170,4 +152,58 @@ fn exit(code: i32, last_words: impl FnOnce() + Send + 'static) -> ! {
     let _ = std::thread::Builder::new().name("last-words".to_owned()).spawn(say);
     let _ = done.recv_timeout(LAST_WORDS);
     std::process::exit(code)
+}
+
+#[cfg(unix)]
+mod posix {
+    use std::io;
+
+    use tokio::signal::unix::{Signal, SignalKind, signal};
+
+    /// The streams of SIGTERM and SIGINT.
+    pub(super) struct Signals {
+        terminate: Signal,
+        interrupt: Signal,
+    }
+
+    impl Signals {
+        pub(super) fn install() -> io::Result<Self> {
+            Ok(Signals {
+                terminate: signal(SignalKind::terminate())?,
+                interrupt: signal(SignalKind::interrupt())?,
+            })
+        }
+
+        pub(super) async fn next(&mut self) -> (&'static str, i32) {
+            tokio::select! {
+                _ = self.terminate.recv() => ("terminated", SignalKind::terminate().as_raw_value()),
+                _ = self.interrupt.recv() => ("interrupt", SignalKind::interrupt().as_raw_value()),
+            }
+        }
+    }
+}
+
+#[cfg(not(unix))]
+mod interrupts {
+    use std::future::pending;
+    use std::io;
+
+    /// The number of SIGINT, for the exit status.
+    const INTERRUPT: i32 = 2;
+
+    /// Ctrl-C, the only signal of systems other than Unix.
+    pub(super) struct Signals;
+
+    impl Signals {
+        pub(super) fn install() -> io::Result<Self> {
+            Ok(Signals)
+        }
+
+        pub(super) async fn next(&mut self) -> (&'static str, i32) {
+            match tokio::signal::ctrl_c().await {
+                Ok(()) => ("interrupt", INTERRUPT),
+                Err(_) => pending().await,
+            }
+        }
+    }
 }

@@ -2,8 +2,8 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use super::error::ConfigError;
 
@@ -44,12 +44,25 @@ pub(crate) fn read(dir: &Path, errors: &mut Vec<ConfigError>) -> Found {
     Found::default()
 }
 
-/// Returns the properties that change when the folder is replaced: device, inode and times of the folder, and the
-/// target of its `..data` symlink.
-fn state(dir: &Path) -> Option<(u64, u64, i64, i64, Option<PathBuf>)> {
+/// The properties that change when the folder is replaced: device and inode, time of the last change, and the target of
+/// its `..data` symlink.
+type State = (Option<(u64, u64)>, Option<SystemTime>, Option<PathBuf>);
+
+fn state(dir: &Path) -> Option<State> {
     let meta = fs::metadata(dir).ok()?;
     let target = fs::read_link(dir.join(EXCHANGED)).ok();
-    Some((meta.dev(), meta.ino(), meta.mtime(), meta.mtime_nsec(), target))
+    Some((inode(&meta), meta.modified().ok(), target))
+}
+
+#[cfg(unix)]
+fn inode(meta: &fs::Metadata) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    Some((meta.dev(), meta.ino()))
+}
+
+#[cfg(not(unix))]
+fn inode(_: &fs::Metadata) -> Option<(u64, u64)> {
+    None
 }
 
 fn unreadable(path: &Path, reason: impl ToString) -> ConfigError {
@@ -100,22 +113,41 @@ fn read_once(dir: &Path, errors: &mut Vec<ConfigError>) -> Found {
 
 /// Returns the kernel's error with a remedy.
 fn remedy(error: &io::Error) -> String {
-    let remedy = match error.raw_os_error() {
-        Some(libc::ENOENT) => "; create it, or remove the link that leads there",
-        Some(libc::EACCES) => "; let the user that runs this read it",
-        Some(libc::ENOTDIR) => "; name a folder with a file for each option",
-        Some(libc::ELOOP) => "; its links lead in a circle, replace or remove them",
-        Some(libc::ENXIO) => "; it is no file of text, replace or remove it",
-        _ => "",
+    let remedy = match error.kind() {
+        io::ErrorKind::NotFound => "; create it, or remove the link that leads there",
+        io::ErrorKind::PermissionDenied => "; let the user that runs this read it",
+        io::ErrorKind::NotADirectory => "; name a folder with a file for each option",
+        _ => unix_remedy(error),
     };
     format!("{error}{remedy}")
 }
 
+#[cfg(unix)]
+fn unix_remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ELOOP) => "; its links lead in a circle, replace or remove them",
+        Some(libc::ENXIO) => "; it is no file of text, replace or remove it",
+        _ => "",
+    }
+}
+
+#[cfg(not(unix))]
+fn unix_remedy(_: &io::Error) -> &'static str {
+    ""
+}
+
+/// Opens a file to be read.
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    // `open` blocks on a pipe without a writer, and a file may be replaced by a pipe after it was checked.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+    options.read(true).open(path)
+}
+
 /// Returns the content of a text file.
 pub(crate) fn value(path: &Path) -> Result<String, String> {
-    // `open` blocks on a pipe without a writer, and a file may be replaced by a pipe after it was checked.
-    let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-    let file = opened.map_err(|error| remedy(&error))?;
+    let file = open(path).map_err(|error| remedy(&error))?;
     if !file.metadata().map_err(|error| remedy(&error))?.is_file() {
         return Err("it is no file of text; replace or remove it".to_owned());
     }

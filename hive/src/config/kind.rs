@@ -39,7 +39,7 @@ pub(crate) enum Form {
 }
 
 impl Kind {
-    /// Returns the kind that Cilium's flag library (pflag) calls by this name: `bool`, `int`, `stringToString`, ...
+    /// Returns the kind that Go's flag library pflag calls by this name: `bool`, `int`, `stringToString`, ...
     pub fn from_name(name: &str) -> Option<Kind> {
         Some(match name {
             "bool" => Kind::Bool,

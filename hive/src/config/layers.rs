@@ -13,6 +13,7 @@ use super::kind::Form;
 use super::observed::{Said, What};
 use super::settings::{Renamed, SECRET, Setting, Settings, Source, Unknown};
 use super::supplied::Supplied;
+#[cfg(feature = "files")]
 use super::{dir, file};
 
 /// Where a hive reads its options.
@@ -100,6 +101,7 @@ impl Sources {
         }
         let env = self.environment(&mut loader);
         let mut layers = vec![defaults];
+        #[cfg(feature = "files")]
         if self.files {
             let path = |name: &str| {
                 let of = |layer: &Layer| layer.values.get(name).and_then(|v| v.as_str()).map(str::to_owned);
@@ -223,6 +225,7 @@ impl Loader<'_> {
         }
     }
 
+    #[cfg(feature = "files")]
     /// Reads the configuration file if there is one, else the folder.
     fn files(&mut self, path: Option<PathBuf>, folder: Option<PathBuf>) -> Option<Layer> {
         let (layer, entries): (Layer, Vec<(String, String, Source)>) = match (path, folder) {

@@ -11,8 +11,10 @@
 
 mod args;
 mod defaults;
+#[cfg(feature = "files")]
 mod dir;
 mod error;
+#[cfg(feature = "files")]
 mod file;
 mod flag;
 mod kind;

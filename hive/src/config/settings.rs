@@ -103,7 +103,8 @@ impl fmt::Debug for Setting {
     }
 }
 
-/// A key that no cell declares. Cilium accepts these in files and folders, so they are not errors.
+/// A key that no cell declares. Files and folders are often shared with other programs, so it is no error unless the
+/// program [refuses](crate::HiveBuilder::refuse_unknown) it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unknown {
     /// The key.
@@ -194,8 +195,7 @@ impl Settings {
     }
 
     /// Logs unknown, former and unused option names: as a warning where another name was probably meant or is to be
-    /// used, otherwise at level info, because configurations are shared with other programs (Cilium's chart sets 19
-    /// options of its operator).
+    /// used, otherwise at level info, because configurations are shared with other programs.
     pub fn report(&self) {
         for Unknown { key, source, nearest, note } in &self.unknown {
             match (note, nearest) {

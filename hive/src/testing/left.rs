@@ -1,77 +1,18 @@
 //! Objects of a hive that outlive it.
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
-
-use parking_lot::Mutex;
 
 use crate::error::Site;
 use crate::key::Key;
-use crate::outputs::{Outs, Value};
-use crate::param::Edge;
-
-/// A weak reference to an object of the graph.
-pub(crate) trait Remains: Send + Sync {
-    /// Returns the number of references to the object.
-    fn holders(&self) -> usize;
-    /// Returns the address of the object, to detect that two are the same.
-    fn address(&self) -> usize;
-}
-
-impl<T: ?Sized + Send + Sync> Remains for Weak<T> {
-    fn holders(&self) -> usize {
-        self.strong_count()
-    }
-
-    fn address(&self) -> usize {
-        self.as_ptr().cast::<()>().addr()
-    }
-}
-
-/// A function that inspects a value of the graph, an `Arc<T>`.
-pub(crate) type Look = fn(&Value) -> Option<Box<dyn Remains>>;
-
-pub(crate) fn look<T: ?Sized + Send + Sync + 'static>(value: &Value) -> Option<Box<dyn Remains>> {
-    let object = value.downcast_ref::<Arc<T>>()?;
-    Some(Box::new(Arc::downgrade(object)))
-}
-
-/// All objects that constructors have returned.
-#[derive(Default)]
-pub(crate) struct Tally(Mutex<Vec<Given>>);
-
-struct Given {
-    node: usize,
-    key: Key,
-    site: Site,
-    object: Box<dyn Remains>,
-    /// The constructors whose objects are among its arguments.
-    takes: Vec<usize>,
-}
+use crate::tally::{Given, Tally};
 
 impl Tally {
-    /// Records the results of a constructor.
-    pub(crate) fn note(
-        &self,
-        node: usize,
-        site: &Site,
-        edges: &[Edge],
-        outs: &Outs,
-        values: &[Option<Value>],
-    ) {
-        let takes: Vec<usize> = edges.iter().flat_map(Edge::slots).map(|slot| slot.node).collect();
-        let given = outs.list.iter().zip(outs.looks()).zip(values).filter_map(|((out, look), value)| {
-            let object = (*look)?(value.as_ref()?)?;
-            Some(Given { node, key: out.key, site: site.clone(), object, takes: takes.clone() })
-        });
-        self.0.lock().extend(given);
-    }
-
     /// Returns the objects that are still referenced, except for permitted ones. Objects that no other constructor took
     /// come first: their owner is outside of the hive.
     pub(super) fn left(&self, may_be: &[Key]) -> Vec<LeftObject> {
-        let given = self.0.lock();
+        let given = self.given();
         let mut allowed: Vec<usize> = vec![];
         let is_there = |given: &&Given| given.object.holders() > 0;
         for given in given.iter().filter(is_there).filter(|given| may_be.contains(&given.key)) {

@@ -22,8 +22,8 @@ use crate::hive_type::Hive;
 use crate::key::Key;
 use crate::lifecycle::State;
 use crate::outputs::Outputs;
+use crate::tally::Tally;
 pub use left::{LeftJob, LeftObject, Leftovers};
-pub(crate) use left::{Look, Tally, look};
 use logs::Logs;
 pub use logs::Record;
 

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use ::routes::{DesiredRoute, Hop, Routes};
 use anyhow::{Context, bail, ensure};
 use devices::Device;
-use figment::providers::{Format, Yaml};
 use hive::prelude::*;
 use hive_script::{Call, Command, Output};
 use ipnetwork::IpNetwork;
@@ -62,7 +61,8 @@ fn commands(routes: Arc<Routes>, devices: Arc<Table<Device>>) -> Members<Command
                 let [owner, file] = call.exactly()?;
                 ensure!(named.owners.iter().any(|known| known == owner), "owner {owner:?} is not registered");
                 let text = String::from_utf8(call.state.read(file)?)?;
-                let route: RouteFile = Yaml::from_str(&text).with_context(|| file.to_owned())?;
+                let value = yaml_values::value(&text).with_context(|| file.to_owned())?;
+                let route: RouteFile = serde_json::from_value(value).with_context(|| file.to_owned())?;
                 routes.upsert(owner, [route.desired(devices).with_context(|| file.to_owned())?]);
                 Ok(())
             },

@@ -4,6 +4,7 @@
 pub(crate) const LAYERS: &[&[&str]] = &[
     &[
         "apiary-go-duration",
+        "apiary-yaml",
         "fqdn",
         "token-bucket",
         "xds",

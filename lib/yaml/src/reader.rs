@@ -1,45 +1,16 @@
-//! YAML documents as JSON values, with a bound on the expansion of aliases.
+//! From events of the parser to values.
 
 use std::collections::HashMap;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
-use super::{Fault, MAX_DEPTH, Read, Reads};
-use crate::problem::Problem;
+use crate::scalar::resolve;
+use crate::{Fault, MAX_ALIASED, MAX_DEPTH, Version, push_member};
 
-/// Parses the documents of a part: usually one, several if they are ended by `...`. `aliases` is the number of nodes
-/// and bytes that aliases may still add; it is reduced by those that they add.
-pub(super) fn read<'t>(text: &'t str, aliases: &mut usize) -> Result<Reads<'t>, Fault> {
-    let mut reader = Reader::new(text, *aliases, false);
-    let mut reads = Vec::new();
-    loop {
-        let document = reader.document();
-        *aliases = reader.aliases;
-        match document {
-            Ok(Some((line, value))) if !value.is_null() => {
-                reads.push(Ok(Read { line, value, text, text_line: 1 }))
-            }
-            Ok(Some(_)) => {}
-            Ok(None) => return Ok(reads),
-            Err(fault) if reads.is_empty() => return Err(fault),
-            Err(fault) => {
-                reads.push(Err(fault));
-                return Ok(reads);
-            }
-        }
-    }
-}
-
-/// Returns the line of every field of the first document, by path, as far as the text can be parsed. Aliases are not
-/// limited: the limit was checked when the content was parsed.
-pub(super) fn lines(text: &str) -> HashMap<String, usize> {
-    let mut reader = Reader::new(text, usize::MAX, true);
-    _ = reader.document();
-    reader.lines
-}
-
-struct Reader<'t> {
+/// Reads the documents of a text, one after the other.
+pub struct Reader<'t> {
+    version: Version,
     parser: Parser<'t, StrInput<'t>>,
     /// Values by anchor, with their weights.
     anchors: HashMap<usize, (Value, usize)>,
@@ -49,25 +20,67 @@ struct Reader<'t> {
     path: String,
     keep_lines: bool,
     lines: HashMap<String, usize>,
+    /// Paths of keys that are given more than once, if these are no faults.
+    repeated: Option<Vec<String>>,
 }
 
 /// A value and its weight: the number of nodes and bytes of strings.
 type Weighed = (Value, usize);
 
 impl<'t> Reader<'t> {
-    fn new(text: &'t str, aliases: usize, keep_lines: bool) -> Self {
+    /// Returns a reader of a text.
+    pub fn new(text: &'t str, version: Version) -> Self {
         Reader {
+            version,
             parser: Parser::new_from_str(text),
             anchors: HashMap::new(),
-            aliases,
+            aliases: MAX_ALIASED.max(text.len()),
             path: String::new(),
-            keep_lines,
+            keep_lines: false,
             lines: HashMap::new(),
+            repeated: None,
         }
     }
 
-    /// Parses the next document; returns it with its line.
-    fn document(&mut self) -> Result<Option<(usize, Value)>, Fault> {
+    /// Sets the number of nodes and bytes that aliases may add.
+    #[must_use]
+    pub fn with_aliases(self, aliases: usize) -> Self {
+        Reader { aliases, ..self }
+    }
+
+    /// Keeps the line of every field, for [`into_lines`](Self::into_lines).
+    #[must_use]
+    pub fn with_lines(self) -> Self {
+        Reader { keep_lines: true, ..self }
+    }
+
+    /// Collects keys that are given more than once, for [`take_repeated`](Self::take_repeated), instead of refusing them:
+    /// the last value is kept.
+    #[must_use]
+    pub fn with_repeated(self) -> Self {
+        Reader { repeated: Some(Vec::new()), ..self }
+    }
+
+    /// Returns the paths of keys that have been given more than once since the last call.
+    pub fn take_repeated(&mut self) -> Vec<String> {
+        self.repeated.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Returns the number of nodes and bytes that aliases may still add.
+    pub fn aliases(&self) -> usize {
+        self.aliases
+    }
+
+    /// Returns the lines of the fields of the documents read so far, by path.
+    pub fn into_lines(self) -> HashMap<String, usize> {
+        self.lines
+    }
+
+    /// Parses the next document; returns it with its line, `None` after the last one.
+    ///
+    /// # Errors
+    /// A [`Fault`] if the text is no YAML, or exceeds a bound. Documents behind it are not read.
+    pub fn document(&mut self) -> Result<Option<(usize, Value)>, Fault> {
         loop {
             let (event, span) = self.next()?;
             match event {
@@ -84,6 +97,21 @@ impl<'t> Reader<'t> {
         }
     }
 
+    /// Parses the only document; `null` if there is none.
+    ///
+    /// # Errors
+    /// A [`Fault`] as of [`document`](Self::document), or if there is a second document.
+    pub fn only(&mut self) -> Result<Value, Fault> {
+        let Some((_, value)) = self.document()? else { return Ok(Value::Null) };
+        match self.document()? {
+            None => Ok(value),
+            Some((line, _)) => {
+                let reason = "is the begin of a second document; keep one".to_owned();
+                Err(Fault { line, path: String::new(), reason })
+            }
+        }
+    }
+
     fn next(&mut self) -> Result<(Event<'t>, Span), Fault> {
         match self.parser.next_event() {
             Some(Ok(next)) => Ok(next),
@@ -93,7 +121,7 @@ impl<'t> Reader<'t> {
     }
 
     fn fault(&self, span: Span, reason: impl std::fmt::Display) -> Fault {
-        Fault { line: span.start.line().max(1), problem: Problem::new(self.path.clone(), reason) }
+        Fault { line: span.start.line().max(1), path: self.path.clone(), reason: reason.to_string() }
     }
 
     fn node(&mut self, event: Event<'t>, span: Span, depth: usize) -> Result<Weighed, Fault> {
@@ -162,9 +190,12 @@ impl<'t> Reader<'t> {
             }
             let plain = matches!(event, Event::Scalar(_, ScalarStyle::Plain, ..));
             let key = self.key(event, span)?;
-            crate::problem::push_member(&mut self.path, &key);
+            push_member(&mut self.path, &key);
             if members.contains_key(&key) {
-                return Err(self.fault(span, "is given twice; remove one"));
+                match &mut self.repeated {
+                    Some(repeated) => repeated.push(self.path.clone()),
+                    None => return Err(self.fault(span, "is given twice; remove one")),
+                }
             }
             let (event, below) = self.next()?;
             if self.keep_lines {
@@ -205,7 +236,7 @@ impl<'t> Reader<'t> {
     fn key(&mut self, event: Event<'t>, span: Span) -> Result<String, Fault> {
         let value = match event {
             Event::Scalar(text, ScalarStyle::Plain, 0, None) => {
-                let value = resolve(&text);
+                let value = resolve(&text, self.version);
                 match value {
                     Some(Value::Number(number)) if !number.is_f64() => Value::String(text.into_owned()),
                     Some(Value::String(_)) => Value::String(text.into_owned()),
@@ -242,7 +273,7 @@ impl<'t> Reader<'t> {
             Some(tag) if tag.suffix == "str" => return string(),
             Some(tag) => Some(tag),
         };
-        let Some(value) = resolve(text) else {
+        let Some(value) = resolve(text, self.version) else {
             return Err(self
                 .fault(span, format_args!("{text} is a number that JSON does not have; write another one")));
         };
@@ -275,122 +306,5 @@ impl<'t> Reader<'t> {
 
 fn scan_fault(error: &ScanError) -> Fault {
     let reason = format!("is no YAML: {}", error.info());
-    Fault { line: error.marker().line().max(1), problem: Problem::new("", reason) }
-}
-
-/// Returns the value of a plain scalar, by YAML 1.1 as `kubectl` reads it; none for infinite and undefined numbers.
-fn resolve(text: &str) -> Option<Value> {
-    Some(match text {
-        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
-        "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => true.into(),
-        "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => false.into(),
-        ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" | "-.inf" | "-.Inf" | "-.INF" | ".nan"
-        | ".NaN" | ".NAN" => return None,
-        _ if !text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.')) => text.into(),
-        _ => match number(&text.replace('_', "")) {
-            Some(number) => Value::Number(number?),
-            None => text.into(),
-        },
-    })
-}
-
-/// Parses a number; the inner option is none if it is out of range.
-fn number(text: &str) -> Option<Option<Number>> {
-    let (negative, digits) = match text.as_bytes().first()? {
-        b'-' => (true, &text[1..]),
-        b'+' => (false, &text[1..]),
-        _ => (false, text),
-    };
-    let prefixed = [("0x", 16), ("0X", 16), ("0o", 8), ("0O", 8), ("0b", 2), ("0B", 2), ("0", 8)];
-    let radix = prefixed.iter().find(|(prefix, _)| digits.len() > prefix.len() && digits.starts_with(prefix));
-    let (digits, radix) = match radix {
-        Some(&(prefix, radix)) => (&digits[prefix.len()..], radix),
-        None => (digits, 10),
-    };
-    if digits.bytes().all(|c| c.is_ascii_alphanumeric())
-        && let Ok(value) = u64::from_str_radix(digits, radix)
-    {
-        return match negative {
-            false => Some(Some(value.into())),
-            true => match 0i64.checked_sub_unsigned(value) {
-                Some(value) => Some(Some(value.into())),
-                None => Some(Number::from_f64(-(value as f64))),
-            },
-        };
-    }
-    float(text).map(Number::from_f64)
-}
-
-/// Parses `[-+]?[0-9]*\.?[0-9]+([eE][-+][0-9]+)?` and similar forms.
-fn float(text: &str) -> Option<f64> {
-    let shape = text.bytes().all(|c| c.is_ascii_digit() || matches!(c, b'+' | b'-' | b'.' | b'e' | b'E'));
-    let digit = text.bytes().any(|c| c.is_ascii_digit());
-    if shape && digit { text.parse().ok() } else { None }
-}
-
-/// Whether a string may be written without quotes: no parser reads it as another type, including older ones, to which
-/// `1:30` is a number and `2026-1-2` a time.
-pub(crate) fn plain_string(text: &str) -> bool {
-    matches!(resolve(text), Some(Value::String(_))) && text != "<<" && !base_sixty(text) && !timestamp(text)
-}
-
-/// Whether a text is a sexagesimal number: `[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?`.
-fn base_sixty(text: &str) -> bool {
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let mut parts = whole.strip_prefix(['-', '+']).unwrap_or(whole).split(':');
-    let digits = |text: &str| text.bytes().all(|c| c.is_ascii_digit() || c == b'_');
-    let first = parts.next().unwrap_or_default();
-    let sixties: Vec<&str> = parts.collect();
-    digits(fraction)
-        && digits(first)
-        && first.starts_with(|c: char| c.is_ascii_digit())
-        && !sixties.is_empty()
-        && sixties.iter().all(|part| matches!(part.as_bytes(), [b'0'..=b'9'] | [b'0'..=b'5', b'0'..=b'9']))
-}
-
-/// Whether a text is a date, or a date with a time.
-fn timestamp(text: &str) -> bool {
-    let number = |text: &str, from: u32, to: u32| {
-        (1..=2).contains(&text.len())
-            && text.bytes().all(|c| c.is_ascii_digit())
-            && text.parse().is_ok_and(|number| (from..=to).contains(&number))
-    };
-    let date = |text: &str| match text.split('-').collect::<Vec<_>>()[..] {
-        [year, month, day] => {
-            year.len() == 4
-                && year.bytes().all(|c| c.is_ascii_digit())
-                && number(month, 1, 12)
-                && number(day, 1, 31)
-        }
-        _ => false,
-    };
-    let clock = |text: &str| match text.split(':').collect::<Vec<_>>()[..] {
-        [hour, minute, second] => {
-            let (second, fraction) = second.split_once('.').unwrap_or((second, "0"));
-            number(hour, 0, 23)
-                && number(minute, 0, 59)
-                && number(second, 0, 59)
-                && !fraction.is_empty()
-                && fraction.bytes().all(|c| c.is_ascii_digit())
-        }
-        _ => false,
-    };
-    let zone = |text: &str| match text.split_once(':') {
-        Some((hours, minutes)) => [hours, minutes].iter().all(|part| part.len() == 2 && number(part, 0, 59)),
-        None => false,
-    };
-    match text.split_once(['T', 't']) {
-        Some((day, time)) => {
-            date(day)
-                && match time.split_once(['Z', '+', '-']) {
-                    Some((time, "")) => text.ends_with('Z') && clock(time),
-                    Some((time, offset)) => clock(time) && zone(offset),
-                    None => false,
-                }
-        }
-        None => match text.split_once(' ') {
-            Some((day, time)) => date(day) && clock(time),
-            None => date(text),
-        },
-    }
+    Fault { line: error.marker().line().max(1), path: String::new(), reason }
 }

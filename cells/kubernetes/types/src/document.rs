@@ -5,20 +5,13 @@ mod json;
 mod yaml;
 
 pub use items::{JsonItem, json_items};
-pub(crate) use yaml::plain_string;
 
 use std::collections::HashMap;
 
 use serde_json::Value;
+use yaml_values::MAX_ALIASED;
 
 use crate::Problem;
-
-/// The maximum nesting depth of lists and objects.
-pub const MAX_DEPTH: usize = 64;
-
-/// The number of nodes and bytes that aliases may add to a file (to a longer file, as many as it has). A node takes up
-/// to a kilobyte while it is parsed, and the size of a file is bounded by the available memory.
-const MAX_ALIASED: usize = 64 << 10;
 
 /// The maximum size of a file in bytes.
 pub const MAX_FILE: u64 = 16 << 20;

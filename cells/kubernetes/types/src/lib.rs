@@ -36,14 +36,14 @@ mod time;
 pub mod yaml;
 
 pub use document::{
-    Broken, Document, ItemPath, JsonItem, Lines, MAX_DEPTH, MAX_FILE, Manifest, documents,
-    documents_of_bytes, json_items,
+    Broken, Document, ItemPath, JsonItem, Lines, MAX_FILE, Manifest, documents, documents_of_bytes,
+    json_items,
 };
 pub use kind::{Kind, KindVisitor, Scope};
 pub use meta::{
     DEFAULT_NAMESPACE, LabelSelector, LabelSelectorRequirement, ObjectMeta, OwnerReference, Shared, StringMap,
 };
-pub use problem::{Problem, Refusal, push_member};
+pub use problem::{Problem, Refusal};
 pub use resource::{Resource, decode, with_type};
 pub use slim::IntOrString;
 pub use smol_str::SmolStr;
@@ -51,3 +51,4 @@ pub use source::{
     Answer, Api, ApiError, Key, Patch, Preconditions, Selection, Source, SourceError, WatchEvent,
 };
 pub use time::Time;
+pub use yaml_values::{MAX_DEPTH, push_member};

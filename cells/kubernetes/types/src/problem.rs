@@ -1,6 +1,6 @@
 //! Problems of manifests.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 /// One fault of a manifest.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -41,14 +41,4 @@ impl From<Problem> for Refusal {
 fn list(problems: &[Problem]) -> String {
     let texts: Vec<String> = problems.iter().map(Problem::to_string).collect();
     texts.join("; ")
-}
-
-/// Appends a member's name to a path: `.name`, or `["a.b/c"]` if it is not a simple word.
-pub fn push_member(path: &mut String, name: &str) {
-    let simple = |c: u8| c.is_ascii_alphanumeric() || c == b'_' || c == b'-';
-    match !name.is_empty() && name.bytes().all(simple) {
-        true if path.is_empty() => path.push_str(name),
-        true => _ = write!(path, ".{name}"),
-        false => _ = write!(path, "[{name:?}]"),
-    }
 }

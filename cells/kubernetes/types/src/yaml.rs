@@ -7,8 +7,6 @@
 
 use serde_json::{Map, Number, Value};
 
-use crate::document::plain_string;
-
 /// The column behind which a line is folded at the next blank.
 const WIDTH: usize = 80;
 
@@ -146,7 +144,9 @@ impl Printer {
         let shape = Shape::of(text);
         match indent {
             Some(indent) if text.contains('\n') && shape.block => self.block(text, indent),
-            _ if text.contains('\n') || !plain_string(text) => self.double_quoted(text, indent),
+            _ if text.contains('\n') || !yaml_values::is_plain_string(text) => {
+                self.double_quoted(text, indent)
+            }
             _ if shape.plain => self.folded(text, indent),
             _ if shape.single_quoted => {
                 self.push('\'');

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use figment::providers::{Format, Yaml};
 use hive_script::{Call, Command, Output};
 use statedb::{Db, Edit, EditError};
 
@@ -35,7 +34,7 @@ fn change(db: &Db, call: &Call, edit: Edit) -> anyhow::Result<Output> {
         let unmarshal = || format!("Unmarshal({file})");
         let text = str::from_utf8(&text).with_context(unmarshal)?;
         for part in text.split("---").filter(|part| !part.trim().is_empty()) {
-            rows.push(Yaml::from_str::<serde_json::Value>(part).with_context(unmarshal)?);
+            rows.push(yaml_values::value(part).with_context(unmarshal)?);
             sources.push(file);
         }
     }

@@ -12,8 +12,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use figment::Figment;
-use figment::providers::{Format as _, Yaml};
 use serde_json::Value;
 
 const RELEASE: [&str; 5] = ["cilium", "helm/apiary", "--namespace", "kube-system", "--include-crds"];
@@ -79,7 +77,7 @@ fn render(values: &Value) -> Result<String, String> {
 /// Returns the objects of a text of YAML documents, by kind and name.
 fn objects(text: &str) -> BTreeMap<String, Value> {
     let objects = text.split("\n---\n").filter_map(|document| {
-        let object: Value = Figment::from(Yaml::string(document)).extract().unwrap();
+        let object = yaml_values::value(document).unwrap();
         let kind = object["kind"].as_str()?.to_owned();
         Some((format!("{kind}/{}", object["metadata"]["name"].as_str().unwrap()), object))
     });

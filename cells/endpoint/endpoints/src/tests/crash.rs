@@ -193,7 +193,8 @@ async fn stopped_while_changing_the_identity() {
         let prefix = ipnetwork::IpNetwork::from(row.record.addresses().next().unwrap()).to_string();
         assert_eq!(world.map.identity(&prefix), Some(new));
         let snapshot = agent.numbers.snapshot();
-        let held = |id| agent.numbers.get(&snapshot, Identity::by_id(id)).map(|row| row.users.names().count());
+        let held =
+            |id| agent.numbers.get(&snapshot, Identity::by_id(id)).map(|row| row.users.names().count());
         assert_eq!(
             (held(old), held(new)),
             (Some(0), Some(1)),
