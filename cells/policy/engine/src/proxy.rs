@@ -151,8 +151,7 @@ pub struct TlsContext {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretRef {
-    /// Its namespace; empty for that of secrets of policies.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    /// Its namespace: by default that of the policy, `default` of a policy of the whole cluster.
     pub namespace: String,
     /// Its name.
     pub name: String,

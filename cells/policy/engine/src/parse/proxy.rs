@@ -14,6 +14,8 @@ pub(super) const FIELDS: [&str; 5] = ["rules", "listener", "serverNames", "termi
 const TCP: u8 = 6;
 /// The lowest priority of a listener.
 const MAX_PRIORITY: u64 = 100;
+/// The namespace of secrets that a policy of the whole cluster names without one.
+const DEFAULT_NAMESPACE: &str = "default";
 const MISMATCHES: [&str; 4] = ["LOG", "ADD", "DELETE", "REPLACE"];
 
 /// The subject of the rule of an element.
@@ -35,10 +37,10 @@ pub(super) fn proxy_rules(
     problems: &mut Problems,
 ) -> Option<ProxyRules> {
     let rules = ProxyRules {
-        l7: element.field("rules").map_or(L7Rules::None, |field| l7_rules(&field, problems)),
+        l7: element.field("rules").map_or(L7Rules::None, |field| l7_rules(&field, context, problems)),
         listener: element.field("listener").and_then(|field| listener(&field, context, problems)),
-        terminating_tls: element.field("terminatingTLS").and_then(|field| tls(&field, problems)),
-        originating_tls: element.field("originatingTLS").and_then(|field| tls(&field, problems)),
+        terminating_tls: element.field("terminatingTLS").and_then(|field| tls(&field, context, problems)),
+        originating_tls: element.field("originatingTLS").and_then(|field| tls(&field, context, problems)),
         server_names: server_names(element, problems),
     };
     rules.parser()?;
@@ -91,14 +93,15 @@ pub(super) fn proxy_rules(
     Some(rules)
 }
 
-fn l7_rules(field: &Field<'_>, problems: &mut Problems) -> L7Rules {
+fn l7_rules(field: &Field<'_>, context: &Context<'_>, problems: &mut Problems) -> L7Rules {
     let Some(object) = field.object(problems) else { return L7Rules::None };
     object.check_names(problems, &["http", "dns"], &[]);
     let (http, dns) = (object.elements("http", problems), object.elements("dns", problems));
     if !http.is_empty() && !dns.is_empty() {
         problems.add(&field.path, "http and dns in one element", "make each an element of its own");
     }
-    let http_rules: BTreeSet<HttpRule> = http.iter().filter_map(|field| http_rule(field, problems)).collect();
+    let http_rules: BTreeSet<HttpRule> =
+        http.iter().filter_map(|field| http_rule(field, context, problems)).collect();
     let dns_rules = dns.iter().filter_map(|field| dns_rule(field, problems)).collect();
     match (http.is_empty(), dns.is_empty()) {
         (false, _) => L7Rules::Http(http_rules),
@@ -107,7 +110,7 @@ fn l7_rules(field: &Field<'_>, problems: &mut Problems) -> L7Rules {
     }
 }
 
-fn http_rule(field: &Field<'_>, problems: &mut Problems) -> Option<HttpRule> {
+fn http_rule(field: &Field<'_>, context: &Context<'_>, problems: &mut Problems) -> Option<HttpRule> {
     let object = field.object(problems)?;
     object.check_names(problems, &["path", "method", "host", "headers", "headerMatches"], &[]);
     let mut expression = |name| {
@@ -125,7 +128,7 @@ fn http_rule(field: &Field<'_>, problems: &mut Problems) -> Option<HttpRule> {
     let headers = object.elements("headers", problems);
     let headers = headers.iter().filter_map(|field| field.text(problems)).map(str::to_owned).collect();
     let matches = object.elements("headerMatches", problems);
-    let header_matches = matches.iter().filter_map(|field| header_match(field, problems)).collect();
+    let header_matches = matches.iter().filter_map(|field| header_match(field, context, problems)).collect();
     Some(HttpRule { method, path, host, headers, header_matches })
 }
 
@@ -133,7 +136,7 @@ fn is_host_pattern(text: &str) -> bool {
     text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.*".contains(&b))
 }
 
-fn header_match(field: &Field<'_>, problems: &mut Problems) -> Option<HeaderMatch> {
+fn header_match(field: &Field<'_>, context: &Context<'_>, problems: &mut Problems) -> Option<HeaderMatch> {
     let object = field.object(problems)?;
     object.check_names(problems, &["mismatch", "name", "secret", "value"], &[]);
     let (name, mismatch) = (object.text("name", problems), object.text("mismatch", problems));
@@ -144,12 +147,12 @@ fn header_match(field: &Field<'_>, problems: &mut Problems) -> Option<HeaderMatc
         let reason = format!("{}: not an action", quoted(&mismatch.into()));
         problems.add(&object.path_of("mismatch"), reason, "LOG, ADD, DELETE or REPLACE");
     }
-    let secret = object.field("secret").and_then(|field| secret(&field, problems));
+    let secret = object.field("secret").and_then(|field| secret(&field, context, problems));
     let value = object.text("value", problems).to_owned();
     Some(HeaderMatch { name: name.to_owned(), mismatch: mismatch.to_owned(), value, secret })
 }
 
-fn secret(field: &Field<'_>, problems: &mut Problems) -> Option<SecretRef> {
+fn secret(field: &Field<'_>, context: &Context<'_>, problems: &mut Problems) -> Option<SecretRef> {
     let object = field.object(problems)?;
     object.check_names(problems, &["name", "namespace"], &[]);
     let name = object.text("name", problems).to_owned();
@@ -157,10 +160,15 @@ fn secret(field: &Field<'_>, problems: &mut Problems) -> Option<SecretRef> {
         problems.add(&object.path_of("name"), "missing", "name a secret");
         return None;
     }
-    Some(SecretRef { namespace: object.text("namespace", problems).to_owned(), name })
+    let namespace = match (object.text("namespace", problems), context.namespace) {
+        ("", "") => DEFAULT_NAMESPACE,
+        ("", of_policy) => of_policy,
+        (namespace, _) => namespace,
+    };
+    Some(SecretRef { namespace: namespace.to_owned(), name })
 }
 
-fn tls(field: &Field<'_>, problems: &mut Problems) -> Option<TlsContext> {
+fn tls(field: &Field<'_>, context: &Context<'_>, problems: &mut Problems) -> Option<TlsContext> {
     let object = field.object(problems)?;
     object.check_names(problems, &["secret", "trustedCA", "certificate", "privateKey"], &[]);
     let mut text = |name| object.text(name, problems).to_owned();
@@ -169,7 +177,7 @@ fn tls(field: &Field<'_>, problems: &mut Problems) -> Option<TlsContext> {
         problems.add(&object.path_of("secret"), "missing", "name the secret with the certificates");
         return None;
     };
-    Some(TlsContext { secret: secret(&field, problems)?, trusted_ca, certificate, private_key })
+    Some(TlsContext { secret: secret(&field, context, problems)?, trusted_ca, certificate, private_key })
 }
 
 fn server_names(element: &Object<'_>, problems: &mut Problems) -> BTreeSet<String> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use policy_engine::{
     Authentication, Direction, Engine, Key, L4, L7Rules, NamedPorts, Parser, Policy, Ports, ProxyPorts,
-    ProxyRules, Redirect, Refusal, ResolveError, Row, Settings, parse,
+    ProxyRules, Redirect, Refusal, ResolveError, Row, SecretRef, Settings, parse,
 };
 use serde_json::{Value, json};
 
@@ -45,6 +45,8 @@ fn rules_of_proxies_are_read_in_full() {
     let json = serde_json::to_value(http.first()).unwrap();
     let secret = json!({"name": "s", "namespace": "n"});
     assert_eq!(json, json!({"headerMatches": [{"mismatch": "ADD", "name": "a", "secret": secret}]}));
+    let of_policy = SecretRef { namespace: "shop".to_owned(), name: "tls".to_owned() };
+    assert_eq!(found.terminating_tls.as_ref().map(|tls| &tls.secret), Some(&of_policy));
 
     let dns = json!({"ports": [{"port": "53"}], "rules": {"dns": [{"matchPattern": "*.a.io"}, {}]}});
     let policy = egress(dns).unwrap();
