@@ -34,12 +34,7 @@ const OF_OTHERS: [&str; 19] = [
 ];
 
 /// Options of the chart's defaults that belong to features that this agent does not have.
-const WITHOUT_EFFECT: [&str; 4] = [
-    "enable-policy-secrets-sync",
-    "policy-secrets-namespace",
-    "policy-secrets-only-from-secrets-namespace",
-    "vtep-mask",
-];
+const WITHOUT_EFFECT: [&str; 1] = ["vtep-mask"];
 
 fn chart() -> BTreeMap<&'static str, &'static str> {
     CHART.lines().map(|line| line.split_once('\t').unwrap_or((line, ""))).collect()

@@ -7,9 +7,8 @@ use envoy_api::Types;
 use envoy_proxy::{Envoy, EnvoyConfig as EnvoyOptions, Kind};
 use hive::prelude::*;
 use k8s_tables::Row;
+use k8s_types::Source;
 use k8s_types::cilium::{CiliumClusterwideEnvoyConfig, CiliumEnvoyConfig};
-use k8s_types::core::Secret;
-use k8s_types::{Resource as _, Source};
 use loadbalancer::ServicesWriter;
 use local_node::{LocalNode, StateConfig};
 use maps::{FamilyConfig, MapsConfig};
@@ -21,7 +20,6 @@ use crate::controller::{Controller, Tables};
 use crate::model::{EnvoyConfig, EnvoyResource};
 use crate::objects::Objects;
 use crate::parse::Settings;
-use crate::secrets::Secrets;
 
 /// The initializer of services: the load balancer waits for redirects.
 const INITIALIZER: &str = "envoy-configs";
@@ -107,7 +105,7 @@ fn follow(p: FollowParams) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Follows the secrets of the namespace, by a job for each source of objects.
+/// Follows the secrets of the namespace.
 fn secrets(
     config: Config<ConfigsConfig>,
     proxies: Arc<Proxies>,
@@ -119,11 +117,5 @@ fn secrets(
     if !config.enable_envoy_config || !proxies.config().enable_l7_proxy || namespace.is_empty() {
         return;
     }
-    let sources: Vec<_> = sources.iter().filter(|source| source.has(Secret::KIND)).cloned().collect();
-    let secrets = Secrets::new(envoy.of_secrets(), sources.len());
-    for (number, source) in sources.into_iter().enumerate() {
-        let (secrets, namespace) = (secrets.clone(), namespace.clone());
-        let job = format!("secrets-{}", source.name());
-        jobs.one_shot(job, move |cx: JobCx| secrets.follow(number, source, namespace, cx)).add();
-    }
+    envoy.follow_secrets(namespace, &sources, &jobs);
 }

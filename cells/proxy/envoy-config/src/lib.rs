@@ -19,8 +19,8 @@
 //! **Packets of redirected services** are not translated: their frontends have the flag and the port of the listener in
 //! the maps, as in Cilium, and the programs mark packets for that port. Sockets of the host connect to it.
 //!
-//! **Secrets** of the namespace `envoy-secrets-namespace` are resources of SDS. They are in no table: nothing that shows
-//! tables shows them.
+//! **Secrets** of the namespace `envoy-secrets-namespace` are resources of SDS, which [`envoy_proxy`] follows. They are in no
+//! table: nothing that shows tables shows them.
 //!
 //! **A restart** keeps ports. Services of listeners that had one are redirected at once, before the load balancer writes
 //! them: an Envoy of its own pod has served on. Envoy gets no resources before all objects have been read, so that it
@@ -46,7 +46,6 @@ mod progress;
 #[cfg(test)]
 mod real_envoy;
 mod redirects;
-mod secrets;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 mod world;

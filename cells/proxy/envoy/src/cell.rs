@@ -8,6 +8,7 @@ use hive::job::Backoff;
 use hive::prelude::*;
 use identity::Identity;
 use ipcache::Entry;
+use k8s_types::Source;
 use local_node::{LocalNode, StateConfig};
 use maps::{FamilyConfig, MapsConfig};
 use metrics::Metrics;
@@ -27,6 +28,7 @@ use crate::metrics::Counters;
 use crate::policies::Tables;
 use crate::receiver::receiver;
 use crate::resources::{Owner, Resources};
+use crate::secrets::PolicySecrets;
 use crate::server::{Services, serve};
 use crate::slot::{PROXIES, Slot};
 
@@ -67,6 +69,7 @@ struct StartParams {
     ipcache: Arc<Table<Entry>>,
     node: Arc<Table<LocalNode>>,
     monitor: Arc<Monitor>,
+    sources: Group<Arc<dyn Source>>,
     jobs: JobGroup,
 }
 
@@ -93,6 +96,11 @@ fn start(p: StartParams) {
         bpf_root: p.maps.bpf_root.clone(),
         access_log: access_log.clone(),
     };
+    p.envoy.secrets().start(&p.sources, &p.jobs);
+    let secrets = PolicySecrets::new(p.envoy.secrets().clone(), &p.config);
+    if let Some(namespace) = secrets.namespace() {
+        p.envoy.secrets().add_namespace(namespace);
+    }
     let (receiver, requests) = receiver();
     p.proxies.set_policy_receiver(Arc::new(receiver));
     let job = Job {
@@ -104,6 +112,7 @@ fn start(p: StartParams) {
             selectors: p.selectors,
             identities: p.identities,
             proxies: p.proxies.clone(),
+            secrets,
         },
         proxies: p.proxies.clone(),
         resources: resources.clone(),

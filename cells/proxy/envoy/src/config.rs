@@ -51,6 +51,15 @@ pub struct EnvoyConfig {
     /// Number of retries in flight at once, in each direction
     #[flag(default = 128)]
     pub proxy_max_concurrent_retries: u32,
+    /// Take the secrets of rules from copies in the namespace of secrets, by the names NAMESPACE-NAME, and give them to Envoy by SDS
+    #[flag(default = false)]
+    pub enable_policy_secrets_sync: bool,
+    /// Namespace of the secrets of rules
+    #[flag(default = "")]
+    pub policy_secrets_namespace: String,
+    /// Read the secrets of rules from the namespace of secrets only
+    #[flag(default = false)]
+    pub policy_secrets_only_from_secrets_namespace: bool,
     /// Body of the answers to requests that policy denies
     #[flag(default = "", file_only, name = "http-403-msg")]
     pub http_403_msg: String,

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use hive::JobGroup;
+use k8s_types::Source;
 use tokio::sync::watch;
 use xds::{Delivery, Value};
 
 use crate::kind::Kind;
 use crate::resources::{Owner, Resources};
+use crate::secrets::Store;
 
 /// Gives resources to Envoy beside those of policies, and reports which of them Envoy has. Cheap to clone.
 ///
@@ -16,23 +19,30 @@ use crate::resources::{Owner, Resources};
 #[derive(Debug, Clone)]
 pub struct Envoy {
     resources: Resources,
+    secrets: Store,
     owner: Owner,
     is_served: bool,
 }
 
 impl Envoy {
     pub(crate) fn new(resources: Resources, is_served: bool) -> Envoy {
-        Envoy { resources, owner: Owner::Configs, is_served }
+        let secrets = Store::new(resources.clone());
+        Envoy { resources, secrets, owner: Owner::Configs, is_served }
     }
 
     pub(crate) fn resources(&self) -> &Resources {
         &self.resources
     }
 
-    /// Returns the handle of the secrets of the cluster.
-    #[must_use]
-    pub fn of_secrets(&self) -> Envoy {
-        Envoy { owner: Owner::Secrets, ..self.clone() }
+    pub(crate) fn secrets(&self) -> &Store {
+        &self.secrets
+    }
+
+    /// Gives Envoy the secrets of a namespace by the names `NAMESPACE/NAME`, and follows them: by a job for each source,
+    /// in the group of the first caller.
+    pub fn follow_secrets(&self, namespace: &str, sources: &[Arc<dyn Source>], jobs: &JobGroup) {
+        self.secrets.start(sources, jobs);
+        self.secrets.add_namespace(namespace);
     }
 
     /// Whether an Envoy is served; otherwise resources reach none.

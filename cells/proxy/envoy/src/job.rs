@@ -27,6 +27,8 @@ const GATHER_INTERVAL: Duration = Duration::from_millis(5);
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 /// The protocol of the traffic that Envoy takes.
 const TCP: u8 = 6;
+/// The time for the secrets of rules; afterwards policies go to Envoy without the rules that need missing ones.
+const SECRETS_LIMIT: Duration = Duration::from_secs(10);
 const MAX_REPORTED: usize = 4;
 
 /// The job.
@@ -58,6 +60,7 @@ impl Job {
         let waits = restored.iter().map(|registration| registration.ready());
         let mut ready = join_all(waits).map(drop).fuse().boxed();
         let limit = Instant::now() + self.restore_limit;
+        let secrets_limit = Instant::now() + SECRETS_LIMIT;
         let mut changed = self.resources.subscribe();
         let mut policies = self.tables.read();
         let (mut is_complete, mut retry) = (false, None);
@@ -65,21 +68,25 @@ impl Job {
         loop {
             let working = cx.working();
             changed.mark_unchanged();
-            is_complete |= policies.is_complete || Instant::now() >= limit;
+            let now = Instant::now();
+            let waits_for_secrets = policies.waits_for_secrets && now < secrets_limit;
+            is_complete |= policies.is_complete && !waits_for_secrets || now >= limit;
             self.publish_policies(&policies, is_complete);
             self.reconcile(is_complete);
             let is_announced = self.slots.iter().any(|slot| matches!(slot.state, State::Announced(_)));
             self.requests.set_in_use(is_announced && self.resources.has_clients(Kind::Policies));
             // An Envoy that has run while the agent was away would lose listeners that are not known yet.
             self.resources.hold(Owner::Policy, Kind::Listeners, !is_complete && restored.is_empty());
-            self.report(&cx.health);
+            self.report(&cx.health, &policies);
             if self.has_policies() {
                 // Policy that no longer waits has dropped its end.
                 waiting.drain(..).for_each(|answer: Waiting| _ = answer.send(()));
             }
             let has_failed = self.slots.iter().any(|slot| matches!(slot.state, State::Failed(_)));
             retry = has_failed.then(|| retry.unwrap_or_else(|| Instant::now() + RETRY_INTERVAL));
-            let deadline = [retry, (!is_complete).then_some(limit)].into_iter().flatten().min();
+            let of_secrets = (!is_complete && waits_for_secrets).then_some(secrets_limit);
+            let of_restore = (!is_complete).then_some(limit);
+            let deadline = [retry, of_restore, of_secrets].into_iter().flatten().min();
             drop(working);
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
@@ -217,7 +224,7 @@ impl Job {
         self.resources.delivery(Kind::Clusters, "", self.resources.version(Kind::Clusters))
     }
 
-    fn report(&self, health: &Health) {
+    fn report(&self, health: &Health, policies: &Policies) {
         let in_use: Vec<&Slot> = self.slots.iter().filter(|slot| slot.state != State::Unused).collect();
         let failed = in_use.iter().filter_map(|slot| match &slot.state {
             State::Failed(error) => Some(format!("{}: {error}", slot.kind.name)),
@@ -245,6 +252,12 @@ impl Job {
             health.degraded("Envoy refuses clusters: listeners wait for them", error);
         } else if let Delivery::Refused(error) = self.resources.delivery(Kind::Policies, "", version) {
             health.degraded("Envoy refuses policies: the previous ones stay in force there", error);
+        } else if !policies.faults.is_empty() {
+            let message = "Secrets of rules cannot be used: their traffic is denied";
+            let faults = summarize(&policies.faults, MAX_REPORTED, "; ");
+            if health.degraded_anew(message, &faults) {
+                tracing::warn!(error = %faults, "{message}");
+            }
         } else if !waiting.is_empty() {
             health.degraded("Listeners wait for Envoy: traffic of rules that need them is denied", waiting);
         } else {

@@ -2,7 +2,7 @@
 //! to it.
 //!
 //! **Owns** `envoy/sockets/` in the run folder: the xDS server (`xds.sock`) and the access log (`access_log.sock`).
-//! **Needs** `Arc<Proxies>` for ports, the tables `endpoint-policies`, `endpoints`, `selectors`, `identities` and of the
+//! **Needs** `Arc<Proxies>` for ports, the sources of secrets, the tables `endpoint-policies`, `endpoints`, `selectors`, `identities` and of the
 //! ipcache, the node's row; `Arc<Monitor>` gets the requests that Envoy logs.
 //! **Provides** [`Envoy`], with which other cells give resources to the same Envoy; it acts on Envoy, ports, monitors and
 //! the counter of requests.
@@ -16,6 +16,11 @@
 //! **Changes** of policies go to Envoy first: policy maps wait for its acknowledgement, a second at most, so that they lead
 //! no traffic to it that it does not know to be allowed.
 //!
+//! **Secrets** of rules (certificates, values of headers) are copies in `policy-secrets-namespace` with
+//! `enable-policy-secrets-sync`, and Envoy gets their names and the secrets by SDS; without it they are inline, of that
+//! namespace or of any. They are followed: a change goes to Envoy at once. A rule with a secret that is absent or not
+//! valid is left out, so that its port is denied, and health names secret and reason.
+//!
 //! **A restart** announces the ports of the previous run at once, for an Envoy of its own pod has served on, and gives
 //! it the same listeners. Policies are given when those of all endpoints are known; versions continue after those that
 //! Envoy reports.
@@ -25,8 +30,9 @@
 //!
 //! # Differences from Cilium
 //! Only an Envoy beside the agent is served, none is started. Clusters are given by CDS, too, so that a bootstrap needs
-//! only the connection to the agent; those of a bootstrap stay. Rules with TLS certificates, and header rules with
-//! secrets, deny their traffic: secrets are not read. There is no delta and no aggregated variant, and no reflection. Policy maps wait a second at most for
+//! only the connection to the agent; those of a bootstrap stay. Certificates are
+//! inline where the secret's resource of SDS is another item, and checked before Envoy gets them; a folder of certificates
+//! is not read. There is no delta and no aggregated variant, and no reflection. Policy maps wait a second at most for
 //! Envoy's policies, not ten.
 
 #![forbid(unsafe_code)]
@@ -45,6 +51,7 @@ mod policies;
 mod real_envoy;
 mod receiver;
 mod resources;
+mod secrets;
 mod server;
 mod slot;
 mod sockets;

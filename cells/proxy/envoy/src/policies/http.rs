@@ -8,53 +8,93 @@ use envoy_api::matcher::string_matcher::MatchPattern;
 use envoy_api::matcher::{RegexMatcher, StringMatcher};
 use envoy_api::route::HeaderMatcher;
 use envoy_api::route::header_matcher::HeaderMatchSpecifier;
-use policy_engine::HttpRule;
+use policy_engine::{HttpRule, SecretRef};
 
-/// Returns the rules; `None` if no request can pass them. A rule that compares a header with a secret is among those:
-/// this agent does not read secrets, so nothing matches them.
-pub(super) fn rules(rules: &BTreeSet<HttpRule>) -> Option<HttpNetworkPolicyRules> {
-    let has_secret = |rule: &&HttpRule| rule.header_matches.iter().any(|header| header.secret.is_some());
-    let http_rules: Vec<_> = rules.iter().filter(|rule| !has_secret(rule)).map(rule).collect();
+use super::Peers;
+
+/// Returns the rules; `None` if no request can pass them. A rule that compares a header with a secret which cannot be
+/// used is left out: no request matches it.
+pub(super) fn rules(rules: &BTreeSet<HttpRule>, peers: &impl Peers) -> Option<HttpNetworkPolicyRules> {
+    let http_rules: Vec<_> = rules.iter().filter_map(|rule| http_rule(rule, peers)).collect();
     (!http_rules.is_empty()).then_some(HttpNetworkPolicyRules { http_rules })
 }
 
-fn rule(rule: &HttpRule) -> HttpNetworkPolicyRule {
+fn http_rule(rule: &HttpRule, peers: &impl Peers) -> Option<HttpNetworkPolicyRule> {
     let pseudo = [(":path", &rule.path), (":method", &rule.method), (":authority", &rule.host)];
     let pseudo = pseudo.into_iter().filter(|(_, regex)| !regex.is_empty());
     let mut headers: Vec<HeaderMatcher> = pseudo.map(|(name, regex)| matching(name, regex)).collect();
-    let mut others: Vec<(&str, &str)> = rule.headers.iter().map(|header| split(header)).collect();
+    let mut others: Vec<(&str, String)> = rule.headers.iter().map(|header| split(header)).collect();
     let mut header_matches = Vec::new();
     for header in &rule.header_matches {
+        let value = match &header.secret {
+            None => HeaderValue::Inline(header.value.clone()),
+            Some(reference) => secret_value(reference, peers)?,
+        };
         let mismatch_action = match header.mismatch.as_str() {
-            "" => {
-                others.push((&header.name, &header.value));
-                continue;
-            }
+            "" => match value {
+                HeaderValue::Inline(value) => {
+                    others.push((&header.name, value));
+                    continue;
+                }
+                HeaderValue::Sds(_) => MismatchAction::FailOnMismatch,
+            },
             "LOG" => MismatchAction::ContinueOnMismatch,
             "ADD" => MismatchAction::AddOnMismatch,
             "DELETE" => MismatchAction::DeleteOnMismatch,
             "REPLACE" => MismatchAction::ReplaceOnMismatch,
             _ => MismatchAction::FailOnMismatch,
         };
+        let (value, value_sds_secret) = match value {
+            HeaderValue::Inline(value) => (value, String::new()),
+            HeaderValue::Sds(name) => (String::new(), name),
+        };
         header_matches.push(HeaderMatch {
             name: header.name.clone(),
-            value: header.value.clone(),
+            value,
+            value_sds_secret,
             mismatch_action: mismatch_action.into(),
             ..HeaderMatch::default()
         });
     }
     others.sort_unstable();
-    headers.extend(others.into_iter().map(|(name, value)| exact(name, value)));
-    HttpNetworkPolicyRule { headers, header_matches }
+    headers.extend(others.into_iter().map(|(name, value)| exact(name, &value)));
+    Some(HttpNetworkPolicyRule { headers, header_matches })
+}
+
+/// The value that a header is compared with.
+enum HeaderValue {
+    Inline(String),
+    /// That of a resource of SDS.
+    Sds(String),
+}
+
+/// Returns the value in a secret, its only item; `None` if it cannot be used.
+fn secret_value(reference: &SecretRef, peers: &impl Peers) -> Option<HeaderValue> {
+    let found = peers.secret(reference)?;
+    // An empty value would stand for presence: any value would match.
+    let is_value = |text: &&str| !text.is_empty() && !text.contains(|c: char| c.is_ascii_control());
+    let value = match found.secret.single().map(|bytes| std::str::from_utf8(bytes).ok().filter(is_value)) {
+        None => Err("has not exactly one item"),
+        Some(None) => Err("is not the value of a header"),
+        Some(Some(value)) => Ok(value.to_owned()),
+    };
+    match (value, found.sds) {
+        (Ok(_), Some(name)) => Some(HeaderValue::Sds(name)),
+        (Ok(value), None) => Some(HeaderValue::Inline(value)),
+        (Err(reason), _) => {
+            peers.refuse(reference, reason.to_owned());
+            None
+        }
+    }
 }
 
 /// Returns name and value of `Name: value`; of a name alone an empty value, which stands for presence.
-fn split(header: &str) -> (&str, &str) {
+fn split(header: &str) -> (&str, String) {
     // Names of pseudo headers begin with a colon.
     let end = header.char_indices().skip(1).find(|(_, c)| *c == ':' || c.is_whitespace());
     match end {
-        Some((at, _)) => (&header[..at], header[at..].trim_start_matches(':').trim()),
-        None => (header, ""),
+        Some((at, _)) => (&header[..at], header[at..].trim_start_matches(':').trim().to_owned()),
+        None => (header, String::new()),
     }
 }
 

@@ -1,12 +1,13 @@
 //! The policies of endpoints in the form that Cilium's filters in Envoy enforce (`cilium.NetworkPolicy`).
 //!
-//! Sibling folders that it uses: none.
+//! Sibling folders that it uses: `secrets`.
 
 mod http;
 mod side;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 pub(crate) use side::Peers;
 pub(crate) use tables::{Policies, Tables};

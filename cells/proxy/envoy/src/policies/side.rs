@@ -8,11 +8,12 @@ use envoy_api::cilium::port_network_policy_rule::{L7, Verdict};
 use envoy_api::cilium::{PortNetworkPolicy, PortNetworkPolicyRule};
 use labels::NamedPorts;
 use policy_engine::{
-    Action, Direction, Filter, FilterPeer, L7Rules, Parser, Port, PortSpec, ProxyRules, Redirect, Selector,
-    Tier,
+    Action, Direction, Filter, FilterPeer, L7Rules, Parser, Port, PortSpec, ProxyRules, Redirect, SecretRef,
+    Selector, Tier,
 };
 
-use super::http;
+use super::{http, tls};
+use crate::secrets::Found;
 
 const TCP: u8 = 6;
 /// The identity of the node, which a filter of the engine allows.
@@ -26,6 +27,10 @@ pub(crate) trait Peers {
     fn selected(&self, selector: &str) -> Option<Vec<u32>>;
     /// Returns the identities with a named port, by its number.
     fn named(&self, name: &str, protocol: u8) -> BTreeMap<u16, BTreeSet<u32>>;
+    /// Returns the secret that a rule names; `None` if there is none.
+    fn secret(&self, reference: &SecretRef) -> Option<Found>;
+    /// Reports a secret that cannot be used.
+    fn refuse(&self, reference: &SecretRef, reason: String);
     /// Returns the port of the listener that a redirect leads to.
     fn listener_port(&self, redirect: &Redirect) -> Option<u16>;
 }
@@ -163,13 +168,16 @@ fn add_l7(
     parser: Parser,
     peers: &impl Peers,
 ) -> Option<()> {
-    // This agent does not read the secrets with the certificates: traffic that needs them is denied.
-    if rules.terminating_tls.is_some() || rules.originating_tls.is_some() {
-        return None;
+    // Traffic that needs certificates which cannot be used is denied.
+    if let Some(context) = &rules.terminating_tls {
+        rule.downstream_tls_context = Some(tls::terminating(context, peers)?);
+    }
+    if let Some(context) = &rules.originating_tls {
+        rule.upstream_tls_context = Some(tls::originating(context, peers)?);
     }
     rule.server_names = rules.server_names.iter().map(|name| http::server_name(name)).collect();
     match (&rules.l7, parser) {
-        (L7Rules::Http(list), Parser::Http) => rule.l7 = Some(L7::HttpRules(http::rules(list)?)),
+        (L7Rules::Http(list), Parser::Http) => rule.l7 = Some(L7::HttpRules(http::rules(list, peers)?)),
         (_, Parser::Custom) => {
             let protocol = filter.ports.as_ref()?.protocol;
             let listener = rules.listener.as_ref()?.name.clone();
@@ -203,7 +211,8 @@ fn in_order(mut rules: Vec<PortNetworkPolicyRule>) -> Vec<PortNetworkPolicyRule>
     });
     rules.dedup();
     let decides = |rule: &PortNetworkPolicyRule| {
-        let is_plain = rule.l7.is_none() && rule.server_names.is_empty() && rule.proxy_id == 0;
+        let has_tls = rule.downstream_tls_context.is_some() || rule.upstream_tls_context.is_some();
+        let is_plain = rule.l7.is_none() && rule.server_names.is_empty() && rule.proxy_id == 0 && !has_tls;
         is_plain
             && rule.remote_policies.is_empty()
             && !matches!(rule.verdict, Some(Verdict::PassPrecedence(_)))

@@ -1,5 +1,6 @@
 //! The policies of all endpoints, from tables.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,13 +8,15 @@ use std::sync::Arc;
 use endpoints::{Endpoint, EndpointId};
 use identity::Identity;
 use policy::{EndpointPolicy, PeerSelector};
-use policy_engine::{Filters, Port, PortSpec, ProxyPorts as _, Redirect};
+use policy_engine::{Filters, Port, PortSpec, ProxyPorts as _, Redirect, SecretRef};
 use proxy_ports::{Proxies, ReadyPorts};
 use statedb::{Snapshot, Table, Watch};
+use tokio::sync::watch;
 use xds::Value;
 
 use super::{Peers, network_policy};
 use crate::resources::encoded;
+use crate::secrets::{Absence, Found, PolicySecrets};
 
 /// The tables that policies are made of.
 #[derive(Clone)]
@@ -23,6 +26,7 @@ pub(crate) struct Tables {
     pub(crate) selectors: Arc<Table<PeerSelector>>,
     pub(crate) identities: Arc<Table<Identity>>,
     pub(crate) proxies: Arc<Proxies>,
+    pub(crate) secrets: PolicySecrets,
 }
 
 /// The policies of all endpoints at one moment.
@@ -31,20 +35,31 @@ pub(crate) struct Policies {
     pub(crate) resources: BTreeMap<Arc<str>, Value>,
     /// Whether each endpoint has one that was computed.
     pub(crate) is_complete: bool,
+    /// Whether some wait for secrets that have not been read yet; their traffic is denied.
+    pub(crate) waits_for_secrets: bool,
+    /// The secrets that cannot be used, with the reasons; traffic of their rules is denied.
+    pub(crate) faults: BTreeSet<String>,
     watches: Vec<Watch>,
+    secrets: watch::Receiver<()>,
 }
 
 impl Policies {
     /// Waits until one of the tables has changed.
     pub(crate) async fn changed(&self) {
         let changed = self.watches.iter().map(|watch| Box::pin(watch.changed()));
-        futures::future::select_all(changed).await;
+        let mut secrets = self.secrets.clone();
+        tokio::select! {
+            _ = futures::future::select_all(changed) => {}
+            // The sender is that of the tables.
+            _ = secrets.changed() => {}
+        }
     }
 }
 
 impl Tables {
     /// Returns the policies.
     pub(crate) fn read(&self) -> Policies {
+        let secrets = self.secrets.subscribe();
         let snapshot = self.policies.snapshot();
         let (rows, policies_watch) = self.policies.all_watch(&snapshot);
         let (_, endpoints_watch) = self.endpoints.all_watch(&snapshot);
@@ -55,7 +70,7 @@ impl Tables {
         if rows.iter().any(|row| names_ports_of_peers(&row.filters)) {
             watches.push(self.identities.all_watch(&snapshot).1);
         }
-        let view = View { tables: self, snapshot: &snapshot, ready };
+        let view = View { tables: self, snapshot: &snapshot, ready, seen: RefCell::default() };
         let mut owners: HashMap<IpAddr, (u64, u16)> = HashMap::new();
         let mut resources = BTreeMap::new();
         let mut computed = BTreeSet::new();
@@ -77,7 +92,9 @@ impl Tables {
         let mut served = self.endpoints.all(&snapshot).filter(|endpoint| is_served(endpoint));
         let is_complete = self.endpoints.initialized(&snapshot)
             && served.all(|endpoint| computed.contains(&endpoint.record.id));
-        Policies { resources, is_complete, watches }
+        let Seen { references, faults, is_waiting } = view.seen.into_inner();
+        self.secrets.set_references(references);
+        Policies { resources, is_complete, waits_for_secrets: is_waiting, faults, watches, secrets }
     }
 }
 
@@ -100,6 +117,15 @@ struct View<'a> {
     tables: &'a Tables,
     snapshot: &'a Snapshot,
     ready: Arc<ReadyPorts>,
+    seen: RefCell<Seen>,
+}
+
+/// The secrets that rules name.
+#[derive(Default)]
+struct Seen {
+    references: BTreeSet<SecretRef>,
+    faults: BTreeSet<String>,
+    is_waiting: bool,
 }
 
 impl Peers for View<'_> {
@@ -116,6 +142,27 @@ impl Peers for View<'_> {
             }
         }
         found
+    }
+
+    fn secret(&self, reference: &SecretRef) -> Option<Found> {
+        self.seen.borrow_mut().references.insert(reference.clone());
+        match self.tables.secrets.find(reference) {
+            Ok(found) => Some(found),
+            Err(Absence::Unknown) => {
+                self.seen.borrow_mut().is_waiting = true;
+                self.refuse(reference, "is not read yet".to_owned());
+                None
+            }
+            Err(Absence::Fault(reason)) => {
+                self.refuse(reference, reason);
+                None
+            }
+        }
+    }
+
+    fn refuse(&self, reference: &SecretRef, reason: String) {
+        let SecretRef { namespace, name } = reference;
+        self.seen.borrow_mut().faults.insert(format!("secret {namespace}/{name} {reason}"));
     }
 
     fn listener_port(&self, redirect: &Redirect) -> Option<u16> {

@@ -1,18 +1,20 @@
 //! Policies of the engine as messages: golden bytes, made from Cilium's definitions by hand, and cases.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use envoy_api::Message as _;
 use envoy_api::cilium::port_network_policy_rule::{L7, Verdict};
-use envoy_api::cilium::{NetworkPolicy, PortNetworkPolicy};
+use envoy_api::cilium::{NetworkPolicy, PortNetworkPolicy, TlsContext};
 use labels::{LabelArray, Labels};
 use policy::{EndpointPolicy, RealizationState, RowCounts, Subject};
-use policy_engine::{Engine, Kind, NamedPorts, Redirect, Settings, parse};
+use policy_engine::{Engine, Kind, NamedPorts, Redirect, SecretRef, Settings, parse};
 use serde_json::{Value, json};
 
 use super::{Peers, network_policy};
+use crate::secrets::{Found, Secret};
 
 const WEB: u32 = 1000;
 const CLIENT: u32 = 1001;
@@ -25,11 +27,15 @@ fn labels(app: &str) -> LabelArray {
     LabelArray::from(&Labels::parse([&format!("k8s:app={app}"), namespace, cluster]))
 }
 
-/// The engine as the source of selections; identities with a port `web`, and the port of all listeners.
+/// The engine as the source of selections; identities with a port `web`, the port of all listeners, and the items of all
+/// secrets with their resource of SDS.
 struct World {
     engine: Engine,
     named: BTreeMap<u16, BTreeSet<u32>>,
     listener: Option<u16>,
+    items: Option<Vec<(&'static str, &'static str)>>,
+    sds: Option<&'static str>,
+    refused: RefCell<Vec<String>>,
 }
 
 impl Peers for World {
@@ -40,6 +46,16 @@ impl Peers for World {
 
     fn named(&self, name: &str, protocol: u8) -> BTreeMap<u16, BTreeSet<u32>> {
         if (name, protocol) == ("web", 6) { self.named.clone() } else { BTreeMap::new() }
+    }
+
+    fn secret(&self, reference: &SecretRef) -> Option<Found> {
+        assert_eq!((reference.namespace.as_str(), reference.name.as_str()), ("n", "s"));
+        let items = self.items.as_ref()?.iter().map(|(key, value)| (*key, value.as_bytes()));
+        Some(Found { secret: Arc::new(items.collect::<Secret>()), sds: self.sds.map(str::to_owned) })
+    }
+
+    fn refuse(&self, _reference: &SecretRef, reason: String) {
+        self.refused.borrow_mut().push(reason);
     }
 
     fn listener_port(&self, _redirect: &Redirect) -> Option<u16> {
@@ -61,7 +77,14 @@ impl World {
                 json!({"metadata": {"name": format!("p{number}"), "namespace": "shop"}, "spec": spec});
             engine.set(parse(Kind::CiliumNetworkPolicy, &manifest, &settings).unwrap());
         }
-        World { engine, named: BTreeMap::new(), listener: None }
+        World {
+            engine,
+            named: BTreeMap::new(),
+            listener: None,
+            items: None,
+            sds: None,
+            refused: RefCell::default(),
+        }
     }
 
     fn policy(&self) -> NetworkPolicy {
@@ -93,6 +116,19 @@ impl World {
 
     fn egress(&self) -> Vec<PortNetworkPolicy> {
         self.policy().egress_per_port_policies
+    }
+
+    /// Returns the first message that a rule with secrets has, or the reasons why they cannot be used: there is no rule
+    /// then, which would allow the traffic.
+    fn with_secret(
+        &mut self,
+        items: &[(&'static str, &'static str)],
+        sds: Option<&'static str>,
+    ) -> Result<PortNetworkPolicy, Vec<String>> {
+        (self.items, self.sds) = (Some(items.to_vec()), sds);
+        self.refused.take();
+        let policies = self.egress();
+        policies.into_iter().next().ok_or_else(|| self.refused.take())
     }
 }
 
@@ -244,10 +280,97 @@ fn header_matches_have_their_action() {
     let actions: Vec<_> =
         rule.header_matches.iter().map(|header| (header.name.as_str(), header.mismatch_action)).collect();
     assert_eq!(actions, [("LOG", 1), ("ADD", 2), ("DELETE", 3), ("REPLACE", 4)]);
-    // The value of a secret is not read: nothing matches it, so the rule allows nothing.
-    let secret = json!([{"headerMatches": [{"name": "a", "secret": {"namespace": "n", "name": "s"}}]}]);
-    let world = World::new(&[json!({"egress": [{"toPorts": http("80", secret)}]})]);
-    assert_eq!(world.egress(), []);
+}
+
+#[test]
+fn headers_are_compared_with_the_only_item_of_a_secret() {
+    let secret = json!({"namespace": "n", "name": "s"});
+    let rules =
+        |mismatch: &str| json!([{"headerMatches": [{"name": "a", "mismatch": mismatch, "secret": secret}]}]);
+    let rule = |mismatch, items: &[_], sds| {
+        let mut world = World::new(&[json!({"egress": [{"toPorts": http("80", rules(mismatch))}]})]);
+        let policy = world.with_secret(items, sds)?;
+        let Some(L7::HttpRules(rules)) = policy.rules[0].l7.clone() else { panic!("{policy:?}") };
+        Ok::<_, Vec<String>>(rules.http_rules[0].clone())
+    };
+    let item = [("token", "v")];
+    let inline = rule("REPLACE", &item, None).unwrap();
+    let found = &inline.header_matches[0];
+    assert_eq!((&*found.value, &*found.value_sds_secret, found.mismatch_action), ("v", "", 4));
+    let by_name = rule("LOG", &item, Some("secrets/n-s")).unwrap();
+    let found = &by_name.header_matches[0];
+    assert_eq!((&*found.value, &*found.value_sds_secret, found.mismatch_action), ("", "secrets/n-s", 1));
+    // Without an action, a mismatch denies the request.
+    let inline = rule("", &item, None).unwrap();
+    assert_eq!((inline.headers.len(), &*inline.header_matches), (1, &[][..]));
+    let by_name = rule("", &item, Some("secrets/n-s")).unwrap();
+    assert_eq!((by_name.headers.len(), by_name.header_matches[0].mismatch_action), (0, 0));
+    for items in [&[][..], &[("a", "1"), ("b", "2")]] {
+        assert_eq!(rule("LOG", items, None).unwrap_err(), ["has not exactly one item"]);
+    }
+    // An empty value would be a test for presence.
+    for value in ["", "a\r\nb: c"] {
+        let refused = rule("", &[("token", value)], None).unwrap_err();
+        assert_eq!(refused, ["is not the value of a header"]);
+    }
+    let world = World::new(&[json!({"egress": [{"toPorts": http("80", rules("LOG"))}]})]);
+    assert_eq!(world.egress(), [], "there is no secret");
+}
+
+const CERTIFICATES: &str = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+const KEY: &str = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+
+/// Returns the contexts of a rule, terminating and originating, for the items of its secret.
+fn contexts(
+    context: Value,
+    items: &[(&'static str, &'static str)],
+    sds: Option<&'static str>,
+) -> Result<[Option<TlsContext>; 2], Vec<String>> {
+    let mut world = World::new(&[json!({"egress": [{"toPorts": ports("443", context)}]})]);
+    let rule = world.with_secret(items, sds)?.rules[0].clone();
+    Ok([rule.downstream_tls_context, rule.upstream_tls_context])
+}
+
+#[test]
+fn certificates_are_inline_or_resources() {
+    let secret = json!({"namespace": "n", "name": "s"});
+    let terminating = json!({"terminatingTLS": {"secret": secret}});
+    let originating = json!({"originatingTLS": {"secret": secret}});
+    let (name, pair) = (Some("secrets/n-s"), [("tls.crt", CERTIFICATES), ("tls.key", KEY)]);
+    let inline = TlsContext {
+        certificate_chain: CERTIFICATES.to_owned(),
+        private_key: KEY.to_owned(),
+        ..TlsContext::default()
+    };
+    assert_eq!(contexts(terminating.clone(), &pair, None).unwrap(), [Some(inline.clone()), None]);
+    let resource = TlsContext { tls_sds_secret: "secrets/n-s".to_owned(), ..TlsContext::default() };
+    assert_eq!(contexts(terminating.clone(), &pair, name).unwrap(), [Some(resource), None]);
+    // The resource of such a secret is not the pair.
+    let named = json!({"terminatingTLS": {"secret": secret, "certificate": "c", "privateKey": "k"}});
+    let found = contexts(named.clone(), &[("c", CERTIFICATES), ("k", KEY)], name).unwrap();
+    assert_eq!(found, [Some(inline.clone()), None]);
+
+    let authorities = [("ca.crt", CERTIFICATES)];
+    let resource =
+        TlsContext { validation_context_sds_secret: "secrets/n-s".to_owned(), ..TlsContext::default() };
+    assert_eq!(contexts(originating.clone(), &authorities, name).unwrap(), [None, Some(resource)]);
+    // With a pair in it, the resource is that.
+    let all = [authorities[0], pair[0], pair[1]];
+    let both = TlsContext { trusted_ca: CERTIFICATES.to_owned(), ..inline };
+    assert_eq!(contexts(originating.clone(), &all, name).unwrap(), [None, Some(both)]);
+
+    for (context, items, reason) in [
+        (&terminating, &[][..], "has no items tls.crt and tls.key"),
+        (&terminating, &pair[..1], "has item tls.crt without its private key"),
+        (&terminating, &pair[1..], "has item tls.key without its certificate"),
+        (&terminating, &[("tls.crt", "text"), pair[1]], "has no certificates in item tls.crt"),
+        (&terminating, &[pair[0], ("tls.key", CERTIFICATES)], "has no private key in item tls.key"),
+        (&named, &pair, "has no item c"),
+        (&originating, &pair, "has no item ca.crt"),
+        (&originating, &[("ca.crt", KEY)], "has no certificates in item ca.crt"),
+    ] {
+        assert_eq!(contexts(context.clone(), items, name).unwrap_err(), [reason]);
+    }
 }
 
 #[test]
@@ -256,9 +379,6 @@ fn names_of_servers_are_in_the_form_of_envoy() {
     let world = World::new(&[json!({"egress": [{"toPorts": ports("443", names)}]})]);
     let egress = world.egress();
     assert_eq!(egress[0].rules[0].server_names, ["**.b.io", "*.c.io", "a.io", "x*y.io"]);
-    let tls = json!({"terminatingTLS": {"secret": {"namespace": "n", "name": "s"}}});
-    let world = World::new(&[json!({"egress": [{"toPorts": ports("443", tls)}]})]);
-    assert_eq!(world.egress(), [], "certificates are not read");
 }
 
 #[test]

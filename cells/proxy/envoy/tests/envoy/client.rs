@@ -9,7 +9,8 @@ use envoy_api::core::Node;
 use envoy_api::discovery::{DiscoveryRequest, DiscoveryResponse};
 use envoy_api::service::cluster::v3::cluster_discovery_service_client::ClusterDiscoveryServiceClient;
 use envoy_api::service::listener::v3::listener_discovery_service_client::ListenerDiscoveryServiceClient;
-use envoy_api::{Message, Name, cilium, cluster, listener, rpc};
+use envoy_api::service::secret::v3::secret_discovery_service_client::SecretDiscoveryServiceClient;
+use envoy_api::{Message, Name, cilium, cluster, listener, rpc, tls};
 use futures::channel::mpsc::{UnboundedSender, unbounded};
 use grpc::Connection;
 use hubble_api::{Server, connect};
@@ -56,6 +57,9 @@ impl<M: Message + Name + Default> Client<M> {
             }
             name if name == cilium::NetworkPolicy::full_name() => {
                 NetworkPolicyDiscoveryServiceClient::new(connection).stream_network_policies(stream).await
+            }
+            name if name == tls::Secret::full_name() => {
+                SecretDiscoveryServiceClient::new(connection).stream_secrets(stream).await
             }
             _ => {
                 let mut client = NetworkPolicyHostsDiscoveryServiceClient::new(connection);

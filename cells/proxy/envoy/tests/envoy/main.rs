@@ -4,4 +4,5 @@ mod access_log;
 mod client;
 mod hostile;
 mod redirects;
+mod secrets;
 mod world;

@@ -9,6 +9,7 @@ use endpoints::{Endpoint, Record};
 use hive::prelude::*;
 use identity::Identity;
 use ipcache::Entry;
+use k8s_types::Source;
 use labels::{LabelArray, Labels};
 use local_node::{LocalNode, StateConfig};
 use maps::{FamilyConfig, MapsConfig};
@@ -38,6 +39,15 @@ impl World {
         options: &[(&str, &str)],
         before: impl FnOnce(&Path, &RwTable<EndpointPolicy>, &RwTable<Endpoint>),
     ) -> World {
+        World::start_with(None, options, before).await
+    }
+
+    /// As [`start`](World::start), with a source of secrets.
+    pub(crate) async fn start_with(
+        source: Option<Arc<dyn Source>>,
+        options: &[(&str, &str)],
+        before: impl FnOnce(&Path, &RwTable<EndpointPolicy>, &RwTable<Endpoint>),
+    ) -> World {
         let folder = tempfile::tempdir().unwrap();
         let db = Arc::new(Db::new());
         let policies: RwTable<EndpointPolicy> = db.table().unwrap();
@@ -48,7 +58,7 @@ impl World {
         before(folder.path(), &policies, &endpoints);
         let (metrics, monitor) = (Arc::new(Metrics::default()), Arc::new(Monitor::new(16)));
         let node: RwTable<LocalNode> = db.table().unwrap();
-        let cells = vec![
+        let mut cells = vec![
             supply(db),
             supply(metrics.clone()),
             supply(monitor.clone()),
@@ -65,6 +75,7 @@ impl World {
             envoy_proxy::cell(),
             invoke(|_: Arc<Proxies>| ()),
         ];
+        cells.extend(source.map(|source| provide(move || Member(source.clone()))));
         let mut hive = TestHive::new(cells)
             .set("state-dir", folder.path().display())
             .set("external-envoy-proxy", "true");

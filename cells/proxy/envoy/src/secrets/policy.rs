@@ -1,0 +1,112 @@
+//! The secrets that rules of policies name.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use policy_engine::SecretRef;
+use tokio::sync::watch;
+
+use super::secret::Secret;
+use super::store::{Lookup, Scope, Store};
+use crate::config::EnvoyConfig;
+
+/// Where secrets of rules are.
+#[derive(Debug, Clone)]
+enum Location {
+    /// In a namespace, as copies by the names `NAMESPACE-NAME`, which Cilium's operator makes.
+    Copies(Arc<str>),
+    /// In a namespace, which rules have to name.
+    Namespace(Arc<str>),
+    /// In the namespaces that rules name.
+    Any,
+}
+
+/// Looks up the secrets of rules.
+#[derive(Debug, Clone)]
+pub(crate) struct PolicySecrets {
+    store: Store,
+    location: Location,
+}
+
+/// A secret of a rule.
+pub(crate) struct Found {
+    pub(crate) secret: Arc<Secret>,
+    /// Its resource of SDS.
+    pub(crate) sds: Option<String>,
+}
+
+/// The reason why there is no secret.
+pub(crate) enum Absence {
+    /// It may exist: its source has not been listed.
+    Unknown,
+    /// It cannot be used.
+    Fault(String),
+}
+
+impl PolicySecrets {
+    pub(crate) fn new(store: Store, config: &EnvoyConfig) -> PolicySecrets {
+        let namespace: Arc<str> = config.policy_secrets_namespace.as_str().into();
+        let location = match (config.enable_policy_secrets_sync, namespace.is_empty()) {
+            (true, false) => Location::Copies(namespace),
+            _ if config.policy_secrets_only_from_secrets_namespace => Location::Namespace(namespace),
+            _ => Location::Any,
+        };
+        PolicySecrets { store, location }
+    }
+
+    /// Returns the namespace that has the secrets of all rules, if there is one.
+    pub(crate) fn namespace(&self) -> Option<&str> {
+        match &self.location {
+            Location::Copies(namespace) | Location::Namespace(namespace) => Some(&**namespace),
+            Location::Any => None,
+        }
+        .filter(|namespace| !namespace.is_empty())
+    }
+
+    /// Returns a receiver that changes with secrets.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<()> {
+        self.store.subscribe()
+    }
+
+    /// Follows the secrets that rules name, and no others.
+    pub(crate) fn set_references(&self, references: BTreeSet<SecretRef>) {
+        if let Location::Any = self.location {
+            let scope = |secret: SecretRef| Scope {
+                namespace: secret.namespace.into(),
+                name: Some(secret.name.into()),
+            };
+            self.store.set_references(references.into_iter().map(scope).collect());
+        }
+    }
+
+    /// Returns the secret that a rule names.
+    pub(crate) fn find(&self, reference: &SecretRef) -> Result<Found, Absence> {
+        let SecretRef { namespace, name } = reference;
+        match &self.location {
+            Location::Namespace(own) if **own != **namespace => {
+                Err(Absence::Fault(format!("secrets are read from the namespace {own:?} only")))
+            }
+            Location::Namespace(_) | Location::Any => match self.store.get(namespace, name) {
+                Lookup::Found(secret) => Ok(Found { secret, sds: None }),
+                Lookup::Missing => Err(Absence::Fault("does not exist".to_owned())),
+                Lookup::Unknown => Err(Absence::Unknown),
+            },
+            Location::Copies(own) => {
+                let copy = format!("{namespace}-{name}");
+                let mut names = vec![&copy];
+                // A secret that is there needs no copy.
+                names.extend((**own == **namespace).then_some(name));
+                for name in names {
+                    match self.store.get(own, name) {
+                        Lookup::Found(secret) => {
+                            return Ok(Found { secret, sds: Some(format!("{own}/{name}")) });
+                        }
+                        Lookup::Missing => {}
+                        Lookup::Unknown => return Err(Absence::Unknown),
+                    }
+                }
+                Err(Absence::Fault(format!("has no copy {own}/{copy}, which Cilium's operator makes")))
+            }
+        }
+    }
+}
