@@ -46,6 +46,11 @@ none
 {{- end -}}
 {{- end }}
 
+{{- /* Whether an Envoy runs beside the agent. */ -}}
+{{- define "apiary.hasEnvoy" -}}
+{{- eq (toString (get .Values.extraConfig "external-envoy-proxy")) "true" -}}
+{{- end }}
+
 {{- /* The variables by which processes find an API server that is not behind the service of the cluster. */ -}}
 {{- define "apiary.apiServer" -}}
 {{- with .Values.k8sServiceHost }}

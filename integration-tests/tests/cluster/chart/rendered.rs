@@ -127,6 +127,7 @@ fn value_sets() -> Vec<(&'static str, Value)> {
                 "loadBalancer": {"algorithm": "maglev", "serviceTopology": true}, "maglev": {"tableSize": 2039},
                 "nodePort": {"range": "30000,32000", "addresses": ["192.0.2.0/24"], "bindProtection": false, "autoProtectPortRange": false}, "bpf": {"lbMapMax": 1_000_000, "natMax": 1_048_576},
                 "envoyConfig": {"enabled": true}, "extraConfig": {"external-envoy-proxy": "true"},
+                "tls": {"secretsNamespace": {"name": "cilium-secrets"}, "secretSync": {"enabled": false}, "readSecretsOnlyFromSecretsNamespace": false},
                 "localRedirectPolicies": {"enabled": true, "addressMatcherCIDRs": ["169.254.0.0/16"]},
                 "nodeIPAM": {"enabled": true}, "enableLBIPAM": false, "defaultLBServiceIPAM": "nodeipam",
                 "socketLB": {"enabled": true, "hostNamespaceOnly": true},
@@ -243,6 +244,31 @@ fn default_options_are_those_of_ciliums_chart_but_for_what_is_not_built() {
         rendered.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     assert_eq!(rendered, expected);
     assert!(left_out.values().all(|reason| !reason.is_empty()));
+}
+
+/// Agents may read secrets only with an Envoy, and those of their namespace.
+#[test]
+fn roles_of_secrets_are_of_their_namespaces() {
+    require_helm!();
+    let rules = |values: Value| -> Vec<String> {
+        let objects = objects(&render(&values).unwrap());
+        let has_secrets = |object: &&Value| object["rules"].to_string().contains("\"secrets\"");
+        let roles = objects.values().filter(has_secrets);
+        roles
+            .map(|role| {
+                let namespace = role["metadata"]["namespace"].as_str().unwrap_or_default();
+                format!("{} {namespace}", role["kind"].as_str().unwrap_or_default())
+            })
+            .collect()
+    };
+    let envoy = json!({"external-envoy-proxy": "true"});
+    assert_eq!(rules(json!({})), [""; 0]);
+    assert_eq!(rules(json!({"extraConfig": envoy})), ["Role cilium-secrets"]);
+    let mut values = json!({"extraConfig": envoy, "tls": {"secretsNamespace": {"name": "own"}}});
+    assert_eq!(rules(values.clone()), ["Role own"]);
+    values["tls"]["secretSync"] = json!({"enabled": false});
+    values["tls"]["readSecretsOnlyFromSecretsNamespace"] = json!(false);
+    assert_eq!(rules(values), ["ClusterRole "]);
 }
 
 /// The keys and objects of exporters and metrics of flows are those of Cilium's chart.
