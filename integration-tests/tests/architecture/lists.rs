@@ -151,6 +151,10 @@ pub(crate) const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
         "cells/proxy/fqdn/src/directory.rs",
         "lookups of all endpoints, which change with each answer; `GET /fqdn/cache` shows them, and a table would be written per answer",
     ),
+    (
+        "cells/proxy/envoy/src/secrets/store.rs",
+        "secrets of the cluster, which nothing that shows tables may show",
+    ),
     ("cells/proxy/dns/src/server.rs", "open connections by client, which only the limit of a client needs"),
     (
         "cells/proxy/standalone/src/remote.rs",

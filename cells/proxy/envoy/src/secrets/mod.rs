@@ -1,6 +1,8 @@
 //! Secrets of the cluster: resources of SDS, and the certificates and values that rules of policies name.
 //!
-//! They are in no table: nothing that shows tables shows them. Sibling folders that it uses: none.
+//! They are in no table: nothing that shows tables shows them.
+//!
+//! Sibling folders that it uses: none.
 
 mod follow;
 mod policy;
