@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::DnsProxyConfig;
 use crate::directory::Directory;
 use crate::metrics::Counters;
+use crate::observation::Observer;
 use crate::proxy::Proxy;
 use crate::server::Listener;
 
@@ -28,7 +29,7 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 
 /// Serves the DNS queries that policy redirects.
 pub fn cell() -> Cell {
-    module("dns-proxy", "DNS proxy", [config::<DnsProxyConfig>(), invoke(start)])
+    module("dns-proxy", "DNS proxy", [config::<DnsProxyConfig>(), provide(observer), invoke(start)])
 }
 
 #[derive(Params)]
@@ -36,15 +37,22 @@ struct StartParams {
     config: Config<DnsProxyConfig>,
     families: Config<FamilyConfig>,
     proxies: Arc<Proxies>,
-    directory: Arc<dyn Directory>,
-    metrics: Arc<Metrics>,
-    monitor: Arc<Monitor>,
+    observer: Arc<Observer>,
     jobs: JobGroup,
 }
 
+fn observer(
+    proxies: Arc<Proxies>,
+    directory: Arc<dyn Directory>,
+    metrics: Arc<Metrics>,
+    monitor: Arc<Monitor>,
+) -> Arc<Observer> {
+    let counters = Counters::new(proxies.verdicts().clone());
+    counters.register(&metrics);
+    Arc::new(Observer::new(monitor, directory, counters))
+}
+
 fn start(p: StartParams) {
-    let counters = Counters::new(p.proxies.verdicts().clone());
-    counters.register(&p.metrics);
     let options = p.proxies.config();
     if !options.enable_l7_proxy {
         return;
@@ -69,9 +77,7 @@ fn start(p: StartParams) {
         proxies: p.proxies,
         is_fixed: fixed.is_some(),
         addresses,
-        directory: p.directory,
-        monitor: p.monitor,
-        counters,
+        observer: (*p.observer).clone(),
         config: (*p.config).clone(),
     };
     p.jobs.one_shot("serve", move |cx: JobCx| job.run(cx)).shutdown_on_error().add();
@@ -102,9 +108,7 @@ struct Job {
     /// Whether the port is given by the configuration: no other one is tried.
     is_fixed: bool,
     addresses: Vec<IpAddr>,
-    directory: Arc<dyn Directory>,
-    monitor: Arc<Monitor>,
-    counters: Counters,
+    observer: Observer,
     config: DnsProxyConfig,
 }
 
@@ -119,8 +123,7 @@ impl Job {
         self.registration.listening(port)?;
         cx.health.ok(format_args!("initialized on port {port}"));
         let (tasks, stop) = (TaskTracker::new(), cx.token().clone());
-        let proxy =
-            Proxy::new(self.directory, self.monitor, self.counters, self.config, tasks.clone(), stop.clone());
+        let proxy = Proxy::new(self.observer, self.config, tasks.clone(), stop.clone());
         let serve =
             listeners.into_iter().map(|listener| listener.serve(proxy.clone(), tasks.clone(), stop.clone()));
         let ready = async {

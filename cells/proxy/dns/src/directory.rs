@@ -6,6 +6,8 @@ use fqdn::Lookup;
 use futures::future::BoxFuture;
 use labels::Label;
 
+use crate::observation::Observation;
+
 /// A protocol over which queries come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Transport {
@@ -88,6 +90,10 @@ pub trait Directory: Send + Sync {
     fn node(&self) -> [Option<IpAddr>; 2] {
         [None; 2]
     }
+
+    /// Takes an event of a query, which `make` returns, in a process without monitors and metrics of its own. The default
+    /// is for an agent.
+    fn observe(&self, _make: &dyn Fn() -> Observation) {}
 
     /// Takes the addresses of an answer. The answer is released when the future ends: the kernel should know the
     /// addresses by then.

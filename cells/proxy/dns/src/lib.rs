@@ -2,7 +2,7 @@
 //!
 //! **Owns** the sockets to which policy redirects queries, and those to the servers. **Needs** `Arc<`[`dyn Directory`]`>`
 //! (endpoints, rules, the cache of names), `Arc<Proxies>` for its port, the families, `Arc<Metrics>`, `Arc<Monitor>`.
-//! **Provides** nothing: it acts on packets.
+//! **Provides** `Arc<`[`Observer`]`>`, which publishes and counts the queries of a standalone proxy as those of this one.
 //!
 //! **Life.** A job binds the port of the previous run, or another one, on the loopback addresses; rules of iptables lead
 //! packets for any address to it. For each query it asks the directory for the endpoint and whether policy allows the name at
@@ -64,6 +64,7 @@ mod config;
 mod directory;
 mod message;
 mod metrics;
+mod observation;
 mod proxy;
 mod records;
 mod server;
@@ -77,4 +78,6 @@ mod waiting;
 pub use cell::cell;
 pub use config::{DnsProxyConfig, RejectCode};
 pub use directory::{Client, Directory, Question, Server, Transport};
+pub use metrics::Timings;
+pub use observation::{Details, Event, Observation, Observer};
 pub use standalone::serve_standalone;

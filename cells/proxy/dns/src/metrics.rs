@@ -39,13 +39,18 @@ impl Outcome {
 }
 
 /// Durations of the parts of a query, by scope.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Timings {
-    pub(crate) semaphore: Duration,
-    pub(crate) policy: Duration,
-    pub(crate) upstream: Duration,
-    pub(crate) datapath: Duration,
-    pub(crate) total: Duration,
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Timings {
+    /// The time until it was among those that are handled at once.
+    pub semaphore: Duration,
+    /// The decision.
+    pub policy: Duration,
+    /// The server's answer.
+    pub upstream: Duration,
+    /// The time until the kernel had the addresses.
+    pub datapath: Duration,
+    /// All.
+    pub total: Duration,
 }
 
 /// The families.

@@ -8,7 +8,6 @@ use std::time::Duration;
 use fqdn::Lookup;
 use hickory_proto::op::ResponseCode;
 use jiff::Timestamp;
-use monitor::Monitor;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
@@ -19,6 +18,7 @@ use crate::config::{DnsProxyConfig, RejectCode};
 use crate::directory::{Directory, Question, Transport};
 use crate::message::{Rejected, Request, set_id};
 use crate::metrics::{Counters, Outcome, Timings};
+use crate::observation::Observer;
 use crate::records::Records;
 use crate::upstream::{Path, TcpPath, UdpPaths, UpstreamError};
 use crate::waiting::Received;
@@ -91,9 +91,7 @@ impl Drop for Counted {
 
 impl Proxy {
     pub(crate) fn new(
-        directory: Arc<dyn Directory>,
-        monitor: Arc<Monitor>,
-        counters: Counters,
+        observer: Observer,
         config: DnsProxyConfig,
         tasks: TaskTracker,
         stop: CancellationToken,
@@ -107,7 +105,8 @@ impl Proxy {
             limit => Some(Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)))),
         };
         let udp = UdpPaths::new(tasks.clone(), stop.clone());
-        let records = Records { monitor, directory: directory.clone() };
+        let Observer { records, counters } = observer;
+        let directory = records.directory.clone();
         Proxy { directory, counters, records, config, denied, limit, udp, tasks, stop, load: Arc::default() }
     }
 
@@ -144,12 +143,13 @@ impl Proxy {
         timings: &mut Timings,
     ) -> (Outcome, Vec<u8>) {
         let Packet { client: source, server, transport, .. } = packet;
+        let started = Instant::now();
         let failed = || (Outcome::Failed, request.reply(ResponseCode::ServFail));
         let exchange = |client| self.records.exchange(client, transport, request, [source, server]);
         let rejected = || {
             self.counters.rejected();
             if let Some(client) = self.directory.client(source.ip()) {
-                exchange(client).failed(&TooManyQueries);
+                exchange(client).failed(&TooManyQueries, true, &Timings::default());
             }
             (Outcome::Timeout, request.reply(ResponseCode::ServFail))
         };
@@ -169,7 +169,8 @@ impl Proxy {
         let is_allowed = self.directory.allows(question);
         timings.policy = checked.elapsed();
         let exchange = exchange(client);
-        exchange.decided(is_allowed);
+        timings.total = started.elapsed();
+        exchange.decided(is_allowed, timings);
         if !is_allowed {
             return (Outcome::Denied, request.reply(self.denied));
         }
@@ -181,10 +182,12 @@ impl Proxy {
         let forwarded = Instant::now();
         let answer = self.forward(path, packet.message, request, slot).await;
         timings.upstream = forwarded.elapsed();
+        timings.total = started.elapsed();
         let (mut reply, answer) = match answer {
             Ok(received) => received,
             Err(error) => {
-                exchange.failed(&error);
+                let is_timeout = matches!(error, UpstreamError::Timeout | UpstreamError::NoPort);
+                exchange.failed(&error, is_timeout, timings);
                 match error {
                     UpstreamError::NoPort => return rejected(),
                     UpstreamError::Timeout => {
@@ -196,13 +199,14 @@ impl Proxy {
                 return failed();
             }
         };
-        exchange.answered(&reply, &answer);
-        if answer.code == ResponseCode::NoError && !answer.addresses.is_empty() {
+        let lookup = Lookup::new(&request.name, answer.addresses, answer.ttl, Timestamp::now());
+        if answer.code == ResponseCode::NoError && !lookup.addresses.is_empty() {
             let learned = Instant::now();
-            let lookup = Lookup::new(&request.name, answer.addresses, answer.ttl, Timestamp::now());
-            self.directory.learn(client.endpoint, lookup).await;
+            self.directory.learn(client.endpoint, lookup.clone()).await;
             timings.datapath = learned.elapsed();
         }
+        timings.total = started.elapsed();
+        exchange.answered(&reply, answer.code, &lookup, timings);
         set_id(&mut reply, request.id);
         (Outcome::Forwarded, reply)
     }

@@ -4,15 +4,19 @@ use std::cell::OnceCell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use fqdn::Lookup;
 use hickory_proto::op::ResponseCode;
 use jiff::Timestamp;
 use monitor::Monitor;
 use monitor_events::record::{
-    Contents, DNS_PROXY, DnsRecord, ObservationPoint, Party, Record, RecordKind, RecordVerdict, access_log,
+    Contents, DNS_PROXY, DnsRecord, ObservationPoint, Party, Record, RecordKind, RecordVerdict,
+    STANDALONE_DNS_PROXY, access_log,
 };
 
 use crate::directory::{Client, Directory, Transport};
-use crate::message::{Answer, Request};
+use crate::message::Request;
+use crate::metrics::Timings;
+use crate::observation::{Details, Event, Observation};
 
 /// The maximum number of addresses and types in a record: a workload with a server of its own must not fill the queues
 /// of monitors with answers of 64 KiB.
@@ -52,97 +56,124 @@ impl Records {
     ) -> Exchange<'a> {
         Exchange { records: self, client, transport, request, addresses, parties: OnceCell::new() }
     }
-}
 
-impl Exchange<'_> {
-    /// Publishes that policy allows or denies the query.
-    pub(crate) fn decided(&self, is_allowed: bool) {
-        let (verdict, info) = match is_allowed {
-            true => (RecordVerdict::Forwarded, ALLOWED),
-            false => (RecordVerdict::Denied, DENIED),
-        };
-        self.publish(RecordKind::Request, verdict, || (info.to_owned(), DnsRecord::default()));
-    }
-
-    /// Publishes that the query has no answer.
-    pub(crate) fn failed(&self, error: &dyn std::error::Error) {
-        let info = || (format!("Error: {error}"), DnsRecord::default());
-        self.publish(RecordKind::Request, RecordVerdict::Error, info);
-    }
-
-    /// Publishes the answer.
-    pub(crate) fn answered(&self, message: &[u8], answer: &Answer) {
-        self.publish(RecordKind::Response, RecordVerdict::Forwarded, || {
-            let (mut types, mut aliases) = self.request.listed(message);
-            types.truncate(MAX_ENTRIES);
-            let mut bytes = 0;
-            aliases.retain(|alias| {
-                bytes += alias.len();
-                bytes <= MAX_ALIAS_BYTES
-            });
-            let dns = DnsRecord {
-                ips: answer.addresses.iter().take(MAX_ENTRIES).copied().collect(),
-                ttl: answer.ttl,
-                cnames: aliases,
-                rcode: code(answer.code),
-                answer_types: types,
-                ..DnsRecord::default()
-            };
-            (ALLOWED.to_owned(), dns)
+    /// Publishes the record of an event that a standalone proxy has reported.
+    pub(crate) fn publish(&self, client: Client, observation: &Observation) {
+        self.monitor.publish(|| {
+            let parties = self.parties(client, [observation.client, observation.server]);
+            access_log(&self.record(parties, observation, STANDALONE_DNS_PROXY))
         });
     }
 
-    /// Publishes a record with the reason and contents that `make` returns; calls it only for a subscription.
-    fn publish(&self, kind: RecordKind, verdict: RecordVerdict, make: impl FnOnce() -> (String, DnsRecord)) {
-        self.records.monitor.publish(|| {
-            let (info, dns) = make();
-            let [client, server] = self.parties.get_or_init(|| self.parties()).clone();
-            let (source, destination) = match kind {
-                RecordKind::Response => (server, client),
-                RecordKind::Request | RecordKind::Sample => (client, server),
-            };
-            let node = self.records.directory.node();
-            access_log(&Record {
-                kind,
-                timestamp: Timestamp::now().to_string(),
-                node: node.map(|address| address.map(|address| address.to_string()).unwrap_or_default()),
-                point: ObservationPoint::Egress,
-                source,
-                destination,
-                is_ipv6: self.addresses[0].is_ipv6(),
-                verdict,
-                info,
-                metadata: self.records.monitor.labels().to_vec(),
-                protocol: self.transport.number(),
-                contents: Contents::Dns(DnsRecord {
-                    query: self.request.name.clone(),
-                    source: DNS_PROXY.to_owned(),
-                    qtypes: vec![self.request.question.query_type().into()],
-                    ..dns
-                }),
-            })
-        });
-    }
-
-    fn parties(&self) -> [Party; 2] {
-        let directory = &self.records.directory;
-        let [client, server] = self.addresses;
+    fn parties(&self, client: Client, addresses: [SocketAddr; 2]) -> [Party; 2] {
+        let [source, server] = addresses;
         let party = |address: SocketAddr, id: u16, identity: u32| Party {
             id: id.into(),
             address: Some(address.ip()),
             port: address.port(),
             identity: identity.into(),
-            labels: directory.labels(identity),
+            labels: self.directory.labels(identity),
         };
-        let of_server = directory.server(server.ip());
+        let of_server = self.directory.server(server.ip());
         [
-            party(client, self.client.endpoint, self.client.identity),
+            party(source, client.endpoint, client.identity),
             party(server, of_server.endpoint, of_server.identity),
         ]
     }
+
+    fn record(&self, [client, server]: [Party; 2], observation: &Observation, proxy: &str) -> Record {
+        let Observation { transport, name, qtypes, event, .. } = observation;
+        let request = |verdict, info| (RecordKind::Request, verdict, info, DnsRecord::default());
+        let (kind, verdict, info, dns) = match event {
+            Event::Allowed => request(RecordVerdict::Forwarded, ALLOWED.to_owned()),
+            Event::Denied => request(RecordVerdict::Denied, DENIED.to_owned()),
+            Event::Failed { error, .. } => request(RecordVerdict::Error, format!("Error: {error}")),
+            Event::Answered(details) => {
+                let answer = answer(details);
+                (RecordKind::Response, RecordVerdict::Forwarded, ALLOWED.to_owned(), answer)
+            }
+        };
+        let (source, destination) = match kind {
+            RecordKind::Response => (server, client),
+            RecordKind::Request | RecordKind::Sample => (client, server),
+        };
+        let node = self.directory.node();
+        Record {
+            kind,
+            timestamp: Timestamp::now().to_string(),
+            node: node.map(|address| address.map(|address| address.to_string()).unwrap_or_default()),
+            point: ObservationPoint::Egress,
+            source,
+            destination,
+            is_ipv6: observation.client.is_ipv6(),
+            verdict,
+            info,
+            metadata: self.monitor.labels().to_vec(),
+            protocol: transport.number(),
+            contents: Contents::Dns(DnsRecord {
+                query: name.clone(),
+                source: proxy.to_owned(),
+                qtypes: qtypes.clone(),
+                ..dns
+            }),
+        }
+    }
 }
 
-/// Returns the number of a code in the header of an answer.
-fn code(code: ResponseCode) -> u16 {
-    code.low().into()
+impl Exchange<'_> {
+    /// Publishes that policy allows or denies the query.
+    pub(crate) fn decided(&self, is_allowed: bool, timings: &Timings) {
+        self.publish(timings, || if is_allowed { Event::Allowed } else { Event::Denied });
+    }
+
+    /// Publishes that the query has no answer.
+    pub(crate) fn failed(&self, error: &dyn std::error::Error, is_timeout: bool, timings: &Timings) {
+        self.publish(timings, || Event::Failed { error: error.to_string(), is_timeout });
+    }
+
+    /// Publishes the answer.
+    pub(crate) fn answered(&self, message: &[u8], code: ResponseCode, lookup: &Lookup, timings: &Timings) {
+        self.publish(timings, || {
+            let (types, aliases) = self.request.listed(message);
+            let addresses = lookup.addresses.clone();
+            Event::Answered(Details { code: code.low().into(), addresses, ttl: lookup.ttl, aliases, types })
+        });
+    }
+
+    /// Publishes the event that `make` returns; calls it only for a subscription, or an agent that publishes it.
+    fn publish(&self, timings: &Timings, make: impl Fn() -> Event) {
+        let [client, server] = self.addresses;
+        let observation = || Observation {
+            client,
+            server,
+            transport: self.transport,
+            name: self.request.name.clone(),
+            qtypes: vec![self.request.question.query_type().into()],
+            event: make(),
+            timings: *timings,
+        };
+        let records = self.records;
+        records.monitor.publish(|| {
+            let parties = self.parties.get_or_init(|| records.parties(self.client, self.addresses)).clone();
+            access_log(&records.record(parties, &observation(), DNS_PROXY))
+        });
+        records.directory.observe(&observation);
+    }
+}
+
+/// Returns the contents of an answer, within limits.
+fn answer(details: &Details) -> DnsRecord {
+    let mut bytes = 0;
+    let is_listed = |alias: &&String| {
+        bytes += alias.len();
+        bytes <= MAX_ALIAS_BYTES
+    };
+    DnsRecord {
+        ips: details.addresses.iter().take(MAX_ENTRIES).copied().collect(),
+        ttl: details.ttl,
+        cnames: details.aliases.iter().filter(is_listed).cloned().collect(),
+        rcode: details.code,
+        answer_types: details.types.iter().take(MAX_ENTRIES).copied().collect(),
+        ..DnsRecord::default()
+    }
 }

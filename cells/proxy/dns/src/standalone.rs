@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::DnsProxyConfig;
 use crate::directory::Directory;
 use crate::metrics::Counters;
+use crate::observation::Observer;
 use crate::proxy::Proxy;
 use crate::server::Listener;
 
@@ -46,9 +47,10 @@ pub async fn serve_standalone(
     cx.health.ok(format_args!("initialized on port {port}"));
     tracing::info!(port, "DNS queries of workloads are answered");
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-    // Monitors listen to the agent: here nothing subscribes, so that no record is made.
+    // Monitors listen to the agent: here nothing subscribes, and the directory takes what happens to queries.
     let monitor = Arc::new(Monitor::new(1));
-    let proxy = Proxy::new(directory, monitor, counters, config, tasks.clone(), stop.clone());
+    let observer = Observer::new(monitor, directory, counters);
+    let proxy = Proxy::new(observer, config, tasks.clone(), stop.clone());
     let serve =
         listeners.into_iter().map(|listener| listener.serve(proxy.clone(), tasks.clone(), stop.clone()));
     // This drops the listeners. Queries go on.

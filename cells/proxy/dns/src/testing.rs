@@ -12,8 +12,22 @@ use tokio_util::task::TaskTracker;
 use crate::config::DnsProxyConfig;
 use crate::directory::Directory;
 use crate::metrics::Counters;
+use crate::observation::Observer;
 use crate::proxy::Proxy;
 use crate::server::Listener;
+
+/// Returns the observer of an agent, with its metrics in `metrics` and its records in `monitor`.
+pub fn observer(
+    directory: Arc<dyn Directory>,
+    metrics: &metrics::Metrics,
+    monitor: Arc<Monitor>,
+) -> Observer {
+    let verdicts = Verdicts::default();
+    verdicts.register(metrics);
+    let counters = Counters::new(verdicts);
+    counters.register(metrics);
+    Observer::new(monitor, directory, counters)
+}
 
 /// Serves queries at an address until the token is cancelled, with its metrics in `metrics` and its records in `monitor`.
 ///
@@ -27,13 +41,10 @@ pub async fn serve(
     monitor: Arc<Monitor>,
     stop: CancellationToken,
 ) -> io::Result<()> {
-    let verdicts = Verdicts::default();
-    verdicts.register(metrics);
-    let counters = Counters::new(verdicts);
-    counters.register(metrics);
+    let observer = observer(directory, metrics, monitor);
     let listener = Listener::bind(address, false)?;
     let tasks = TaskTracker::new();
-    let proxy = Proxy::new(directory, monitor, counters, config, tasks.clone(), stop.clone());
+    let proxy = Proxy::new(observer, config, tasks.clone(), stop.clone());
     listener.serve(proxy, tasks.clone(), stop).await;
     tasks.close();
     tasks.wait().await;

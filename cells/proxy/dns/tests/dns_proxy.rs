@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use dns_proxy::{Client, Directory, DnsProxyConfig, Question, RejectCode, Server, Transport};
+use dns_proxy::{
+    Client, Directory, DnsProxyConfig, Observation, Question, RejectCode, Server, Transport, testing,
+};
 use fqdn::Lookup;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -44,6 +46,7 @@ struct Node {
     is_behind: AtomicBool,
     /// The identities of which the labels were looked up.
     described: Mutex<Vec<u32>>,
+    observed: Mutex<Vec<Observation>>,
 }
 
 impl Directory for Node {
@@ -55,6 +58,10 @@ impl Directory for Node {
     fn allows(&self, question: Question<'_>) -> bool {
         assert!(question.endpoint == 7 && question.server.port() == 53);
         question.name.ends_with("allowed.") && !self.is_behind.load(Ordering::Relaxed)
+    }
+
+    fn observe(&self, make: &dyn Fn() -> Observation) {
+        self.observed.lock().push(make());
     }
 
     fn is_behind(&self, _source: IpAddr, _transport: Transport, _server: SocketAddr) -> bool {
@@ -432,6 +439,29 @@ fn queries_answers_and_refusals_are_records_for_monitors() {
             (&["target.test.".to_owned()][..], &[5, 1, 1][..])
         );
 
+        // A standalone proxy reports these events, and the agent publishes and counts them.
+        let metrics = Metrics::default();
+        let observer = testing::observer(stage.node.clone(), &metrics, stage.monitor.clone());
+        let client = stage.node.client(IpAddr::from([10, 1, 0, 2])).unwrap();
+        let observed = std::mem::take(&mut *stage.node.observed.lock());
+        observed[observed.len() - 2..].iter().for_each(|event| observer.observe(client, event));
+        let mut reported = records(&events).await;
+        assert_eq!(reported.len(), 2);
+        for (reported, own) in reported.iter_mut().zip(&all) {
+            let Contents::Dns(dns) = &mut reported.contents else { panic!("{reported:?}") };
+            assert_eq!(std::mem::replace(&mut dns.source, "proxy".to_owned()), "standalone-proxy");
+            reported.timestamp.clone_from(&own.timestamp);
+            assert_eq!(reported, own);
+        }
+        let text = metrics.text();
+        for line in [
+            r#"cilium_policy_l7_total{rule="received",proxy_type="fqdn"} 1"#,
+            r#"cilium_policy_l7_total{rule="forwarded",proxy_type="fqdn"} 1"#,
+            r#"cilium_proxy_upstream_reply_seconds_count{error="allow",protocol_l7="dns",scope="totalTime"} 1"#,
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+
         // A denied query over IPv6, with a name that would control a terminal.
         let mut message = query(7, "12345.Other.test.");
         let at = message.windows(5).position(|bytes| bytes == b"12345").unwrap();
@@ -466,13 +496,14 @@ fn queries_answers_and_refusals_are_records_for_monitors() {
         use RecordVerdict::{Error, Forwarded};
         let expected = [
             ("gated.allowed.", Forwarded, 0, 0),
-            ("gated.allowed.", Forwarded, 0, 60),
             ("second.allowed.", Error, 0, 0),
+            // Of the answer when it is released.
+            ("gated.allowed.", Forwarded, 0, 60),
             ("missing.allowed.", Forwarded, 0, 0),
             ("missing.allowed.", Forwarded, 3, u32::MAX),
         ];
         assert_eq!(short, expected);
-        assert_eq!(all[2].info, "Error: too many DNS queries at once");
+        assert_eq!(all[1].info, "Error: too many DNS queries at once");
     });
 }
 

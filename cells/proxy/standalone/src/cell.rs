@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dns_proxy::Directory;
+use dns_proxy::{Directory, Observer};
 use endpoints::Endpoint;
 use hive::job::Backoff;
 use hive::prelude::*;
@@ -43,6 +43,7 @@ struct StartParams {
     selectors: Arc<Table<PeerSelector>>,
     ipcache: Arc<Table<Entry>>,
     directory: Arc<dyn Directory>,
+    observer: Arc<Observer>,
     jobs: JobGroup,
 }
 
@@ -54,7 +55,7 @@ fn start(p: StartParams) {
     let port = options.standalone_dns_proxy_server_port;
     let redirects = p.proxies.redirects();
     let tables = Tables { endpoints: p.endpoints, redirects, selectors: p.selectors, ipcache: p.ipcache };
-    let (prefixes, directory) = (p.prefixes, p.directory);
+    let (prefixes, directory, observer) = (p.prefixes, p.directory, p.observer);
     p.jobs
         .one_shot("serve", move |cx: JobCx| async move {
             // Proxies keep the snapshot of the previous run until this one is complete.
@@ -72,6 +73,7 @@ fn start(p: StartParams) {
                 states,
                 directory,
                 names: Arc::new(move |endpoint, name| names.allow_name(endpoint, name)),
+                observer: Arc::new(move |client, observation| observer.observe(client, observation)),
             };
             let Some(listener) = cx.token().run_until_cancelled(bind(&cx, port)).await else {
                 return Ok(());

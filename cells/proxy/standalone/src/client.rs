@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use tonic::Status;
 
 use crate::connection::{ConnectError, connect};
+use crate::observed;
 use crate::proto::fqdn_data_client::FqdnDataClient;
 use crate::proto::{FqdnMapping, PolicyStateResponse, ResponseCode, UpdateMappingResponse};
 use crate::remote::Remote;
@@ -56,6 +57,7 @@ pub(crate) async fn run(remote: Arc<Remote>, agent: SocketAddr, families: [bool;
         });
         let Some(end) = cx.token().run_until_cancelled(session).await else { return };
         remote.reports.lock().disconnected(Timestamp::now());
+        remote.observations.lock().clear();
         if has_state {
             backoff.reset();
         }
@@ -85,7 +87,8 @@ pub(crate) async fn session(
     tokio::select! {
         _ = work => Err(End::Closed),
         ended = snapshots(remote, client.clone(), families, on_state) => ended,
-        never = reports(remote, client) => match never {},
+        never = reports(remote, client.clone()) => match never {},
+        never = observations(remote, client) => match never {},
     }
 }
 
@@ -173,6 +176,7 @@ async fn send(report: InFlight<'_>, mut client: FqdnDataClient<Connection>) {
         source_identity: identity,
         source_ip: source.to_string().into_bytes(),
         response_code: 0,
+        metrics_data: None,
     };
     let sent = tokio::time::timeout(REPORT_LIMIT, client.update_mapping_request(mapping)).await;
     let code = match sent {
@@ -193,5 +197,23 @@ async fn send(report: InFlight<'_>, mut client: FqdnDataClient<Connection>) {
             tokio::time::sleep(MIN_RETRY_INTERVAL).await;
         }
         code => report.refused(code),
+    }
+}
+
+/// Reports events of queries, one after the other, so that they stay in order. An event that the agent does not take is
+/// lost.
+async fn observations(remote: &Remote, mut client: FqdnDataClient<Connection>) -> std::convert::Infallible {
+    loop {
+        let next = remote.observations.lock().pop_front();
+        let Some(observation) = next else {
+            remote.observed.notified().await;
+            continue;
+        };
+        let source = remote.view().client(observation.client.ip());
+        let mapping = observed::message(&observation, source.map_or(0, |client| client.identity));
+        let sent = tokio::time::timeout(REPORT_LIMIT, client.update_mapping_request(mapping)).await;
+        if let Ok(Err(error)) = sent {
+            tracing::debug!(%error, "The agent does not take an event of a DNS query");
+        }
     }
 }

@@ -21,12 +21,13 @@
 //! keeps the agent from serving, which its health reports, and from learning addresses; queries go on.
 //!
 //! **Differences from Cilium.** Addresses that the agent could not take while it was away are reported later. A
-//! selector of all servers is identity 0, in addition to the identities that Cilium's proxy needs. Details for records
-//! and metrics of queries are not exchanged.
+//! selector of all servers is identity 0, in addition to the identities that Cilium's proxy needs. Events of
+//! queries, for records and metrics of the agent, do not delay answers, and are lost while the agent is away or 1,024 wait.
 
 mod cell;
 mod client;
 mod connection;
+mod observed;
 mod owner;
 mod program;
 mod remote;

@@ -1,10 +1,11 @@
 //! The directory of a standalone proxy: the last snapshot, and reports to the agent.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dns_proxy::{Client, Directory, Question, Transport};
+use dns_proxy::{Client, Directory, Observation, Question, Transport};
 use fqdn::Lookup;
 use futures::future::{BoxFuture, FutureExt as _};
 use jiff::Timestamp;
@@ -14,12 +15,19 @@ use tokio::sync::Notify;
 use crate::reports::Reports;
 use crate::view::View;
 
+/// The maximum number of events that wait for the agent; further ones are lost.
+const MAX_OBSERVATIONS: usize = 1024;
+
 /// The last snapshot and the reports, shared by queries and the connection.
 pub(crate) struct Remote {
     view: RwLock<Arc<View>>,
     pub(crate) reports: Mutex<Reports>,
     /// Wakes the connection after a new report.
     pub(crate) wake: Notify,
+    /// Events of queries that wait for the agent, oldest first.
+    pub(crate) observations: Mutex<VecDeque<Observation>>,
+    /// Wakes the connection after a new event.
+    pub(crate) observed: Notify,
     /// Notified with the first snapshot.
     pub(crate) ready: Notify,
     /// How long an answer waits for the agent.
@@ -32,6 +40,8 @@ impl Remote {
             view: RwLock::default(),
             reports: Mutex::default(),
             wake: Notify::new(),
+            observations: Mutex::default(),
+            observed: Notify::new(),
             ready: Notify::new(),
             max_delay,
         }
@@ -66,6 +76,18 @@ impl Directory for Remote {
 
     fn may_see_client(&self, server: IpAddr) -> bool {
         self.view().may_see_client(server)
+    }
+
+    fn observe(&self, make: &dyn Fn() -> Observation) {
+        if !self.reports.lock().is_connected() {
+            return;
+        }
+        let mut observations = self.observations.lock();
+        // Answers must not wait for records of them.
+        if observations.len() < MAX_OBSERVATIONS {
+            observations.push_back(make());
+            self.observed.notify_one();
+        }
     }
 
     fn learn(&self, endpoint: u16, lookup: Lookup) -> BoxFuture<'static, ()> {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use dns_proxy::Directory;
+use dns_proxy::{Client, Directory, Event, Observation};
 use fqdn::{Lookup, canonical};
 use futures::stream::{self, Stream};
 use jiff::Timestamp;
@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status, Streaming};
 use uuid::Uuid;
 
+use crate::observed;
 use crate::proto::fqdn_data_server::FqdnData;
 use crate::proto::{FqdnMapping, PolicyState, PolicyStateResponse, ResponseCode, UpdateMappingResponse};
 
@@ -29,6 +30,7 @@ pub(crate) struct Service {
     pub(crate) states: watch::Receiver<Arc<PolicyState>>,
     pub(crate) directory: Arc<dyn Directory>,
     pub(crate) names: NameRules,
+    pub(crate) observer: Arc<dyn Fn(Client, &Observation) + Send + Sync>,
 }
 
 /// A proxy that gets snapshots.
@@ -58,10 +60,12 @@ impl Subscriber {
 }
 
 impl Service {
-    /// Gives addresses to policies. Returns when the datapath knows them.
+    /// Gives addresses to policies, and publishes what has happened to the query. Returns when the datapath knows the
+    /// addresses.
     pub(crate) async fn learn(&self, mapping: FqdnMapping) -> ResponseCode {
         let text = |bytes: &[u8]| str::from_utf8(bytes).ok()?.parse::<IpAddr>().ok();
-        let addresses: Option<Vec<IpAddr>> = mapping.record_ip.iter().map(|bytes| text(bytes)).collect();
+        let addresses = mapping.record_ip.iter().map(|bytes| text(bytes).map(|ip| ip.to_canonical()));
+        let addresses: Option<Vec<IpAddr>> = addresses.collect();
         let (Some(source), Some(addresses)) = (text(&mapping.source_ip), addresses) else {
             return ResponseCode::ErrorInvalidArgument;
         };
@@ -71,6 +75,13 @@ impl Service {
         let Some(client) = self.directory.client(source) else {
             return ResponseCode::ErrorEndpointNotFound;
         };
+        let observation = observed::observation(&mapping, source, &addresses);
+        let observe = || observation.iter().for_each(|observation| (self.observer)(client, observation));
+        // A name that is denied has no addresses.
+        if observation.as_ref().is_some_and(|observation| observation.event == Event::Denied) {
+            observe();
+            return ResponseCode::NoError;
+        }
         if !(self.names)(client.endpoint, &canonical(&mapping.fqdn)) {
             tracing::warn!(
                 endpointID = client.endpoint,
@@ -80,10 +91,10 @@ impl Service {
             return ResponseCode::Refused;
         }
         if mapping.response_code == 0 && !addresses.is_empty() {
-            let addresses = addresses.iter().map(IpAddr::to_canonical).collect();
-            let lookup = Lookup::new(&mapping.fqdn, addresses, mapping.ttl, Timestamp::now());
+            let lookup = Lookup::new(&mapping.fqdn, addresses.clone(), mapping.ttl, Timestamp::now());
             self.directory.learn(client.endpoint, lookup).await;
         }
+        observe();
         ResponseCode::NoError
     }
 }

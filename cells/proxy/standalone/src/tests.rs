@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dns_proxy::{Client, Directory, Question, Transport};
+use dns_proxy::{Client, Details, Directory, Event, Observation, Question, Timings, Transport};
 use fqdn::Lookup;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -19,9 +19,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::session;
+use crate::observed;
 use crate::proto::{
-    DnsPolicy, DnsServer, EndpointInfo, FqdnMapping, IdentityToEndpointMapping, IdentityToPrefixMapping,
-    PolicyState, ResponseCode,
+    DnsPolicy, DnsResponseData, DnsServer, EndpointInfo, FqdnMapping, IdentityToEndpointMapping,
+    IdentityToPrefixMapping, MetricsData, PolicyState, ProcessingStats, ResponseCode,
 };
 use crate::remote::Remote;
 use crate::server;
@@ -34,7 +35,7 @@ const CLIENT: [u8; 4] = [10, 0, 0, 7];
 
 /// The agent's knowledge: endpoint 7, which may ask for names of `allowed`.
 #[derive(Default)]
-struct Node(Mutex<Vec<Lookup>>);
+struct Node(Mutex<Vec<Lookup>>, Mutex<Vec<Observation>>);
 
 impl Directory for Node {
     fn client(&self, source: IpAddr) -> Option<Client> {
@@ -96,7 +97,16 @@ async fn agent(address: SocketAddr) -> Agent {
 }
 
 fn service(node: Arc<Node>, states: watch::Receiver<Arc<PolicyState>>) -> Service {
-    Service { states, directory: node, names: Arc::new(|_, name| name.ends_with(".allowed.")) }
+    let observed = node.clone();
+    Service {
+        states,
+        directory: node,
+        names: Arc::new(|_, name| name.ends_with(".allowed.")),
+        observer: Arc::new(move |client, observation| {
+            assert_eq!(client.endpoint, 7);
+            observed.1.lock().push(observation.clone());
+        }),
+    }
 }
 
 fn allows(remote: &Remote, name: &str) -> bool {
@@ -202,6 +212,7 @@ async fn addresses_are_taken_only_for_names_that_an_endpoint_may_ask_for() {
         source_identity: 1000,
         source_ip: b"10.0.0.7".to_vec(),
         response_code: 0,
+        metrics_data: None,
     };
     assert_eq!(service.learn(mapping.clone()).await, ResponseCode::NoError);
     let learned = std::mem::take(&mut *node.0.lock());
@@ -231,6 +242,7 @@ fn messages_have_the_fields_of_cilium() {
         source_identity: 3,
         source_ip: b"4".to_vec(),
         response_code: 5,
+        metrics_data: None,
     };
     assert_eq!(mapping.encode_to_vec(), b"\x0a\x01a\x12\x011\x18\x02\x20\x03\x2a\x014\x30\x05");
     let state = PolicyState { request_id: "r".to_owned(), ..state("p") };
@@ -241,7 +253,89 @@ fn messages_have_the_fields_of_cilium() {
     let bytes = state.encode_to_vec();
     assert_eq!(PolicyState::decode(&expected[..]).unwrap(), state);
     assert_eq!(bytes, expected);
-    // A field that is not known here: details for records.
-    let newer = [&mapping.encode_to_vec()[..], b"\x3a\x02\x08\x01"].concat();
-    assert_eq!(FqdnMapping::decode(&newer[..]).unwrap(), mapping);
+    let data = MetricsData {
+        processing_stats: Some(ProcessingStats { dataplane_time_ns: 1, ..ProcessingStats::default() }),
+        dns_response_data: Some(DnsResponseData { qtypes: vec![28], ..DnsResponseData::default() }),
+        source_port: 2,
+        server_addr: "s".to_owned(),
+        server_identity: 3,
+        protocol: "u".to_owned(),
+        allowed: true,
+        error_message: "e".to_owned(),
+        is_timeout: true,
+    };
+    let expected =
+        b"\x0a\x02\x38\x01\x12\x03\x1a\x01\x1c\x18\x02\x22\x01s\x28\x03\x32\x01u\x38\x01\x42\x01e\x48\x01";
+    assert_eq!(data.encode_to_vec(), expected);
+    let with_data = FqdnMapping { metrics_data: Some(data), ..mapping.clone() };
+    let bytes = [&mapping.encode_to_vec()[..], b"\x3a\x1a", expected].concat();
+    assert_eq!(with_data.encode_to_vec(), bytes);
+}
+
+/// Returns the events of a query: allowed and answered, denied, failed.
+fn events() -> Vec<Observation> {
+    let event = |event| Observation {
+        client: (CLIENT, 4000).into(),
+        server: "10.1.0.53:53".parse().unwrap(),
+        transport: Transport::Tcp,
+        name: "a.allowed.".to_owned(),
+        qtypes: vec![1],
+        event,
+        timings: Timings { upstream: Duration::from_nanos(7), ..Timings::default() },
+    };
+    let details = Details {
+        code: 0,
+        addresses: vec![[192, 0, 2, 1].into()],
+        ttl: 30,
+        aliases: vec!["b.test.".to_owned()],
+        types: vec![5, 1],
+    };
+    let failed = Event::Failed { error: "no answer".to_owned(), is_timeout: true };
+    [Event::Allowed, Event::Answered(details), Event::Denied, failed].map(event).into()
+}
+
+#[tokio::test]
+async fn events_of_queries_reach_the_agent_in_order() {
+    let remote = Remote::new(MAX_DELAY);
+    let events = events();
+    remote.observe(&|| unreachable!("there is no agent"));
+    connected(agent(([127, 0, 0, 1], 0).into()).await, &remote, async |agent| {
+        until("the agent takes events", || remote.reports.lock().is_connected()).await;
+        for event in &events {
+            remote.observe(&|| event.clone());
+        }
+        until("all are there", || agent.node.1.lock().len() == events.len()).await;
+        assert_eq!(*agent.node.1.lock(), events);
+        assert_eq!(agent.node.0.lock().len(), 1, "the addresses of the answer");
+        // Events do not fill the memory.
+        for _ in 0..5000 {
+            remote.observe(&|| events[0].clone());
+        }
+        assert!(remote.observations.lock().len() <= 1024);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn events_that_are_not_valid_are_none() {
+    let node = Arc::new(Node::default());
+    let service = service(node.clone(), watch::channel(Arc::default()).1);
+    let valid = observed::message(&events()[1], 1000);
+    assert_eq!(service.learn(valid.clone()).await, ResponseCode::NoError);
+    assert_eq!(std::mem::take(&mut *node.1.lock()).len(), 1);
+    let with = |change: fn(&mut MetricsData)| {
+        let mut mapping = valid.clone();
+        mapping.metrics_data.as_mut().map(change);
+        service.learn(mapping)
+    };
+    for change in [
+        (|data| data.protocol = "icmp".to_owned()) as fn(&mut MetricsData),
+        |data| data.source_port = 65_536,
+        |data| data.server_addr = "dns.test:53".to_owned(),
+    ] {
+        assert_eq!(with(change).await, ResponseCode::NoError, "the addresses are taken");
+    }
+    let denied_name = FqdnMapping { fqdn: "a.denied".to_owned(), ..valid.clone() };
+    assert_eq!(service.learn(denied_name).await, ResponseCode::Refused);
+    assert_eq!(*node.1.lock(), []);
 }

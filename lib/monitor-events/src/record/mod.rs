@@ -156,7 +156,7 @@ pub struct DnsRecord {
     pub ttl: u32,
     /// The aliases of the answer.
     pub cnames: Vec<String>,
-    /// The proxy that has seen it: [`DNS_PROXY`] or `standalone-proxy`.
+    /// The proxy that has seen it: [`DNS_PROXY`] or [`STANDALONE_DNS_PROXY`].
     pub source: String,
     /// The code of the answer (RFC 6895).
     pub rcode: u16,
@@ -177,6 +177,8 @@ pub struct GenericRecord {
 
 /// The [`DnsRecord::source`] of the agent's own DNS proxy.
 pub const DNS_PROXY: &str = "proxy";
+/// The [`DnsRecord::source`] of a standalone DNS proxy.
+pub const STANDALONE_DNS_PROXY: &str = "standalone-proxy";
 
 impl Contents {
     /// Returns the name of the protocol as monitors print it.
