@@ -57,12 +57,14 @@ fn check_flows(node: &Node) {
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "hosted", "namespace": "default", "uid": UID},
         "spec": {"hostNetwork": true, "containers": [{"name": "c"}]},
-        "status": {"podIPs": [{"ip": Node::IPV4}]},
+        "status": {"podIPs": [{"ip": Node::IPV4}], "containerStatuses": [
+            {"name": "c", "state": {"running": {}}, "containerID": "containerd://c0ffee"},
+        ]},
     });
     node.apply("hosted.yaml", &pod.to_string());
     let pod_cgroup =
         node.sandbox().cgroup().unwrap().join(format!("kubepods-pod{}.slice", UID.replace('-', "_")));
-    let cgroup = pod_cgroup.join("container");
+    let cgroup = pod_cgroup.join("cri-containerd-c0ffee.scope");
     fs::create_dir_all(&cgroup).unwrap();
     let id = fs::metadata(&cgroup).unwrap().ino().to_string();
     let flows = || -> Result<Vec<Value>, String> {
@@ -87,6 +89,11 @@ fn check_flows(node: &Node) {
             assert_eq!(flow["destination_service"]["name"], "web", "{flow}");
         }
     }
+    let listed = node.get("/v1/cgroup-dump-metadata");
+    let container = json!({"cgroup-id": fs::metadata(&cgroup).unwrap().ino(), "cgroup-path": cgroup});
+    let expected =
+        json!({"name": "hosted", "namespace": "default", "ips": [Node::IPV4], "containers": [container]});
+    assert_eq!(listed, json!({"pod-metadatas": [expected]}));
     fs::remove_dir(&cgroup).and_then(|()| fs::remove_dir(&pod_cgroup)).unwrap();
 }
 
@@ -135,6 +142,7 @@ fn processes_of_the_node_reach_services_by_their_sockets() {
     let gone = || if links(&node).exists() { Err("links are there".to_owned()) } else { Ok(()) };
     try_wait_until(Duration::from_secs(30), gone).unwrap();
     assert!(!is_reported(&node), "{}", node.log());
+    assert_eq!(node.get("/v1/cgroup-dump-metadata"), json!({"pod-metadatas": null}));
 }
 
 #[test]

@@ -1,7 +1,11 @@
 //! The pods of processes, by the ids of their cgroups.
 
+mod metadata;
+
+pub(crate) use metadata::metadata;
+
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
+use std::fs::{self, DirEntry};
 use std::net::IpAddr;
 use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
@@ -102,27 +106,35 @@ fn of_pod(pod: &Pod) -> (String, Addresses) {
     (uid.to_string(), addresses)
 }
 
-/// Returns the ids of the cgroups of pods, which are the inode numbers of their folders, with the uids of the pods.
+/// Returns the ids of the cgroups of pods with the uids of the pods.
 fn search(root: &Path) -> HashMap<u64, Arc<str>> {
     let mut found = HashMap::new();
+    visit(root, |entry, pod| drop(found.insert(entry.ino(), pod.clone())));
+    found
+}
+
+/// Visits the folders of the cgroups of pods, with the uids of the pods. The inode number of a folder is the id of its
+/// cgroup.
+fn visit(root: &Path, mut visitor: impl FnMut(&DirEntry, &Arc<str>)) {
+    let mut visited = 0;
     let mut folders: Vec<(PathBuf, Option<Arc<str>>, usize)> = vec![(root.to_owned(), None, 0)];
     while let Some((folder, pod, depth)) = folders.pop() {
         // A cgroup may go at any time.
         for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) || found.len() >= MAX_CGROUPS {
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) || visited >= MAX_CGROUPS {
                 continue;
             }
             let name = entry.file_name();
             let pod = pod.clone().or_else(|| name.to_str().and_then(uid).map(Arc::from));
             if let Some(pod) = &pod {
-                found.insert(entry.ino(), pod.clone());
+                visitor(&entry, pod);
+                visited += 1;
             }
             if depth < MAX_DEPTH {
                 folders.push((entry.path(), pod, depth + 1));
             }
         }
     }
-    found
 }
 
 /// Returns the uid of the pod with a cgroup of this name, by either driver of kubelets: `pod<uid>`, or

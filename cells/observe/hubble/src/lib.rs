@@ -4,8 +4,9 @@
 //! **Needs** `Arc<Monitor>`; the tables by which addresses have names: `endpoints`, `ipcache`, `identities`, `frontends`,
 //! `devices`, `local-node`, `endpoint-policies`, `k8s-pods`, and the DNS names of `fqdn-names`; the table `nodes`, whose
 //! changes clients of the peer service follow; `Arc<SocketLb>` for the folder of cgroups.
-//! **Provides** `hubble` of the status; `Arc<`[`Feed`]`>`, by which other cells follow the ring; `Arc<`[`HubbleRegistry`]`>`
-//! for metrics with the prefix `hubble_`. Cells that must see each event are members of `Group<`[`Consumer`]`>`.
+//! **Provides** `hubble` of the status; `GET /cgroup-dump-metadata`, with Hubble off, too; `Arc<`[`Feed`]`>`, by which
+//! other cells follow the ring; `Arc<`[`HubbleRegistry`]`>` for metrics with the prefix `hubble_`. Cells that must see
+//! each event are members of `Group<`[`Consumer`]`>`.
 //!
 //! **Life.** Off by default (`enable-hubble`), and then without jobs, memory or a listener of the monitor. On, a job
 //! subscribes to the monitor, so that the rings of the programs are always open; it decodes each event into a flow, a

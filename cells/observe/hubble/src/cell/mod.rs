@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::StatusSource;
+use api::{Operation, Route, StatusSource};
 use datapath_api::SocketLb;
 use devices::Device;
 use endpoints::Endpoint;
@@ -32,7 +32,7 @@ use crate::redact::Redaction;
 use crate::reflection::Reflection;
 use crate::server::Services;
 use crate::service::Service;
-use crate::{socket, status, tcp, tls};
+use crate::{cgroups, socket, status, tcp, tls};
 
 /// The backoff for a socket or an address that cannot be bound.
 const SOCKET_RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
@@ -49,6 +49,7 @@ pub fn cell() -> Cell {
         provide(new_feed),
         provide(HubbleRegistry::new),
         provide(new_status),
+        provide(cgroup_metadata),
         invoke(start),
     ];
     module("hubble", "Flows of the node's packets", cells)
@@ -97,6 +98,12 @@ fn new_status(observing: Arc<Observing>, listening: Arc<Listening>) -> Member<St
     let needs_certificates = listening.listen.as_ref().is_some_and(|listen| listen.tls.is_some());
     let is_starting = move || needs_certificates && listening.certificates.borrow().is_none();
     Member(status::source(observing.0.clone(), is_starting))
+}
+
+fn cgroup_metadata(socket_lb: Option<Arc<SocketLb>>, pods: Option<Arc<Table<Row<Pod>>>>) -> Member<Route> {
+    Member(Route::new(Operation::GetCgroupDumpMetadata, move |_| {
+        cgroups::metadata(socket_lb.clone(), pods.clone())
+    }))
 }
 
 #[derive(Params)]
