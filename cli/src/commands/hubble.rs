@@ -270,8 +270,9 @@ pub(crate) fn forwarded(agent: &mut Agent, options: &ServerOptions) -> anyhow::R
             ..GetFlowsRequest::default()
         };
         let read = async {
-            let mut responses =
-                ObserverClient::new(connection).get_flows(request).await.map_err(refused)?.into_inner();
+            // A connection without a client ends with its last response, maybe before that is read.
+            let mut observer = ObserverClient::new(connection);
+            let mut responses = observer.get_flows(request).await.map_err(refused)?.into_inner();
             let mut flows = Vec::new();
             while let Some(response) = responses.message().await.map_err(refused)? {
                 if let Some(ResponseTypes::Flow(flow)) = &response.response_types {

@@ -64,7 +64,9 @@ pub(crate) fn run(agent: &Agent, options: &TopOptions, out: &mut dyn Write) -> a
 async fn count(connection: Connection, options: &TopOptions, out: &mut dyn Write) -> anyhow::Result<()> {
     // Without a number, all flows that the server has.
     let request = GetFlowsRequest { follow: !options.once, ..GetFlowsRequest::default() };
-    let mut flows = ObserverClient::new(connection).get_flows(request).await.map_err(refused)?.into_inner();
+    // A connection without a client ends with its last response, maybe before that is read.
+    let mut observer = ObserverClient::new(connection);
+    let mut flows = observer.get_flows(request).await.map_err(refused)?.into_inner();
     let mut counts = Counts::new(options.view);
     if options.once {
         while let Some(response) = flows.message().await.map_err(refused)? {
