@@ -1,5 +1,7 @@
 //! The commands against an agent with fixed responses, and against pinned maps.
 
+mod ui;
+
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};

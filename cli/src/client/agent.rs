@@ -24,6 +24,11 @@ impl Agent {
         Self { address, connection: None }
     }
 
+    /// Returns the address, for clients with connections of their own.
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
     /// Returns the path of the unix socket; `None` for TCP.
     pub(crate) fn socket(&self) -> Option<&Path> {
         self.address.path()

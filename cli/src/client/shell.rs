@@ -10,6 +10,9 @@ use anyhow::{Context as _, bail};
 /// The timeout for an agent that does not listen yet.
 const WAIT: Duration = Duration::from_secs(15);
 
+/// The timeout of answers for callers that cannot be interrupted.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
 const END: &str = "<<end>>";
 const ERROR: &str = "<<error>>";
 
@@ -46,6 +49,14 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// Connects once; an answer that does not continue for 10 s is an error.
+    pub(crate) fn open_once(socket: &Path) -> anyhow::Result<Self> {
+        let stream =
+            UnixStream::connect(socket).with_context(|| format!("cannot connect to {}", socket.display()))?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        Ok(Self { read: BufReader::new(stream) })
     }
 
     /// Returns the socket, to wait for an answer.

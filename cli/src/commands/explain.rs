@@ -45,6 +45,12 @@ pub(crate) fn run(options: &ExplainOptions, out: &mut dyn Write) -> anyhow::Resu
     Ok(())
 }
 
+/// Returns the meaning of a reason: the first paragraph of its page.
+pub(crate) fn meaning(code: u8) -> Option<&'static str> {
+    let page = pages().find(|page| page.code == code)?;
+    page.text.split("\n\n").nth(1)
+}
+
 impl Page {
     /// Whether this is the number, the name, or a part of the name in any case.
     fn matches(&self, wanted: &str) -> bool {

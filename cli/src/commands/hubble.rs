@@ -12,6 +12,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use grpc::Connection;
 use hubble_api::Server;
+use hubble_api::flow::flow_filter::Experimental;
 use hubble_api::flow::layer4::Protocol;
 use hubble_api::flow::{EventTypeFilter, FlowFilter, Verdict, Workload};
 use hubble_api::health::HealthCheckRequest;
@@ -119,9 +120,13 @@ pub(crate) struct ObserveOptions {
     /// Flows from or to a port
     #[arg(long, value_name = "PORT")]
     port: Vec<String>,
+    /// Flows of which an expression of CEL is true: _flow.verdict == Verdict.DROPPED && _flow.source.namespace == "shop"
+    #[arg(long, value_name = "EXPRESSION")]
+    cel_expression: Vec<String>,
 }
 
-fn verdict(word: &str) -> Result<i32, String> {
+/// Parses the name of a verdict, in any case.
+pub(crate) fn verdict(word: &str) -> Result<i32, String> {
     let known = [Verdict::Forwarded, Verdict::Dropped, Verdict::Error, Verdict::Audit, Verdict::Redirected];
     let found = known.into_iter().find(|verdict| verdict.as_str_name().eq_ignore_ascii_case(word));
     found.map(i32::from).ok_or_else(|| "is none of forwarded, dropped, error, audit, redirected".to_owned())
@@ -176,6 +181,8 @@ impl ObserveOptions {
             destination_fqdn: self.to_fqdn.clone(),
             source_workload: self.from_workload.clone(),
             destination_workload: self.to_workload.clone(),
+            experimental: (!self.cel_expression.is_empty())
+                .then(|| Experimental { cel_expression: self.cel_expression.clone() }),
             ..FlowFilter::default()
         };
         let namespaces = self.namespace.iter().map(|namespace| format!("{namespace}/"));
@@ -380,6 +387,12 @@ mod tests {
         let pods = vec!["shop/web".to_owned(), "db/".to_owned()];
         assert_eq!((&source.source_pod, &source.destination_ip), (&pods, &vec!["10.0.0.1".to_owned()]));
         assert_eq!((&destination.destination_pod, &destination.source_pod), (&pods, &Vec::new()));
+        let expression = request("--cel-expression true --pod a");
+        let of = |filter: &FlowFilter| filter.experimental.clone().unwrap_or_default().cel_expression;
+        assert!(
+            expression.whitelist.len() == 2
+                && expression.whitelist.iter().all(|filter| of(filter) == ["true"])
+        );
         let [source, destination] = &request("--fqdn *.io --workload Job/x --to-workload y").whitelist[..]
         else {
             panic!()

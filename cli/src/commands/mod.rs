@@ -2,7 +2,7 @@
 //!
 //! Commands may use each other's parts: `endpoint` prints options as `config` does, `ip` and `bpf policy` resolve
 //! identities by `identity`, `db` and `metrics` run commands by `shell`, `why` formats addresses as `service` does, `health` prints
-//! the agent as `status` does and adds the nodes to it, `connectivity` runs `probe` in pods.
+//! the agent as `status` does and adds the nodes to it, `connectivity` runs `probe` in pods, `ui` counts flows as `top` does.
 //!
 //! Sibling folders that it uses: `client`, `output`.
 
@@ -38,6 +38,7 @@ mod status;
 pub(crate) mod sysdump;
 mod top;
 mod trace;
+mod ui;
 mod unserved;
 mod version;
 mod why;
@@ -139,6 +140,8 @@ enum Command {
     Hubble(hubble::HubbleCommand),
     /// Show which flows, endpoints or drops are most, live in the terminal; needs enable-hubble
     Top(top::TopOptions),
+    /// Serve a page at 127.0.0.1 for a browser: health, endpoints, live flows, services, drops, the start, pressure of maps
+    Ui(ui::UiOptions),
     /// Direct access to local BPF maps
     #[command(subcommand)]
     Bpf(bpf::BpfCommand),
@@ -212,6 +215,7 @@ pub(crate) fn run(name: &str, arguments: &Arguments, out: &mut dyn Write) -> any
         Command::Monitor(options) => monitor::run(agent, options, out),
         Command::Hubble(command) => hubble::run(agent, command, out),
         Command::Top(options) => top::run(agent, options, out),
+        Command::Ui(options) => ui::run(agent, options, out),
         Command::Bpf(command) => return bpf::run(agent, command, out),
         Command::Shell(options) => return shell::run(options, out),
         Command::BuildConfig { arguments } => agent_verb::run("build-config", arguments),

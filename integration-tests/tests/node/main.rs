@@ -27,5 +27,6 @@ mod services;
 mod shell;
 mod socket_lb;
 mod start_order;
+mod ui;
 mod unread_log;
 mod untouched;

@@ -4,7 +4,7 @@ mod line;
 mod prompt;
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -18,6 +18,13 @@ pub(crate) struct ShellSocket {
     /// Path to the shell UNIX socket
     #[arg(long, global = true, value_name = "PATH", default_value = "/var/run/cilium/shell.sock")]
     shell_sock_path: PathBuf,
+}
+
+impl ShellSocket {
+    /// Returns the path of the socket.
+    pub(crate) fn path(&self) -> &Path {
+        &self.shell_sock_path
+    }
 }
 
 /// Talks to the agent's shell: runs the command if one is given, else the commands in the lines of standard input.

@@ -20,7 +20,7 @@ const OTHERS: &str = "(others)";
 /// The subject of the counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum View {
+pub(crate) enum View {
     /// Pairs of client and server, by the server's port.
     #[default]
     Flows,
@@ -58,7 +58,7 @@ pub(super) struct Row {
 
 /// Counts by row.
 #[derive(Debug)]
-pub(super) struct Counts {
+pub(crate) struct Counts {
     pub(super) view: View,
     pub(super) rows: BTreeMap<Vec<String>, Row>,
     /// Flows that were counted or left out.
@@ -68,12 +68,12 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    pub(super) fn new(view: View) -> Self {
+    pub(crate) fn new(view: View) -> Self {
         Self { view, rows: BTreeMap::new(), flows: 0, lost: 0, interval: 0 }
     }
 
     /// Counts a flow.
-    pub(super) fn add(&mut self, flow: &Flow) {
+    pub(crate) fn add(&mut self, flow: &Flow) {
         self.flows += 1;
         let kind = flow.event_type.map_or(0, |event| event.r#type);
         let is_denial = kind == i32::from(event::POLICY_VERDICT) && flow.verdict() == Verdict::Dropped;
@@ -116,7 +116,7 @@ impl Counts {
     }
 
     /// Ends an interval.
-    pub(super) fn tick(&mut self) {
+    pub(crate) fn tick(&mut self) {
         self.interval += 1;
         for row in self.rows.values_mut() {
             row.recent = std::mem::take(&mut row.current);
@@ -137,7 +137,7 @@ impl Counts {
     }
 
     /// Returns the counts as JSON.
-    pub(super) fn json(&self, limit: usize) -> Value {
+    pub(crate) fn json(&self, limit: usize) -> Value {
         let row = |(key, row): (&[String], &Row)| {
             let texts = self.view.columns().iter().zip(key);
             let mut object: Map<String, Value> =
@@ -158,7 +158,7 @@ impl Counts {
 }
 
 /// Returns the client, the server and its port; replies are the client's, too.
-fn pair(flow: &Flow) -> Vec<String> {
+pub(crate) fn pair(flow: &Flow) -> Vec<String> {
     let ip = flow.ip.as_ref();
     let source =
         end(flow.source.as_ref(), flow.source_service.as_ref(), &flow.source_names, ip.map(|ip| &*ip.source));
@@ -184,7 +184,7 @@ fn dropped(flow: &Flow) -> Vec<String> {
 }
 
 /// Returns the policies that deny, as `KIND/NAMESPACE/NAME`.
-fn rules(flow: &Flow) -> String {
+pub(crate) fn rules(flow: &Flow) -> String {
     let denying = flow.egress_denied_by.iter().chain(&flow.ingress_denied_by);
     let names: Vec<String> =
         denying.map(|policy| format!("{}/{}/{}", policy.kind, policy.namespace, policy.name)).collect();

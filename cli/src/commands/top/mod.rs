@@ -13,7 +13,7 @@ use hubble_api::observer::observer_client::ObserverClient;
 use hubble_api::observer::{GetFlowsRequest, GetFlowsResponse};
 use rustix::termios::tcgetwinsize;
 
-use self::count::{Counts, View};
+pub(crate) use self::count::{Counts, View, pair, rules};
 use crate::client::Agent;
 use crate::commands::hubble::{ServerOptions, refused};
 use crate::output::{Output, align, printable};
@@ -92,7 +92,8 @@ async fn count(connection: Connection, options: &TopOptions, out: &mut dyn Write
     }
 }
 
-fn add(counts: &mut Counts, response: &GetFlowsResponse) {
+/// Counts the flow of a response.
+pub(crate) fn add(counts: &mut Counts, response: &GetFlowsResponse) {
     match &response.response_types {
         Some(ResponseTypes::Flow(flow)) => counts.add(flow),
         Some(ResponseTypes::LostEvents(lost)) => counts.lost += lost.num_events_lost,
