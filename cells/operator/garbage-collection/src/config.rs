@@ -14,10 +14,10 @@ pub struct GarbageCollectionConfig {
     /// Time without a sign of life after which an unused identity is marked, and after which a marked one is deleted
     #[flag(default = "30m")]
     pub identity_heartbeat_timeout: Duration,
-    /// Time in which at most identity-gc-rate-limit identities are deleted
+    /// Time in which at most identity-gc-rate-limit identities are marked, and as many deleted
     #[flag(default = "1m")]
     pub identity_gc_rate_interval: Duration,
-    /// Identities that are deleted within identity-gc-rate-interval at most
+    /// Identities that are marked within identity-gc-rate-interval at most, and identities that are deleted
     #[flag(default = 2500)]
     pub identity_gc_rate_limit: u64,
     /// Interval of the collection of CiliumEndpoints without a pod; 0 for none

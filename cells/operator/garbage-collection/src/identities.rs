@@ -36,7 +36,7 @@ pub(crate) struct IdentityCollector {
     pub(crate) requests: Requests,
     pub(crate) interval: Duration,
     pub(crate) timeout: Duration,
-    /// Deletions within a time.
+    /// Marks within a time, and deletions.
     pub(crate) limit: (u64, Duration),
     pub(crate) numbers: Numbers,
 }
@@ -53,12 +53,11 @@ impl IdentityCollector {
         if cx.token().run_until_cancelled(listed).await.is_none() {
             return Ok(());
         }
-        let (count, time) = self.limit;
-        let rate = count as f64 / time.as_secs_f64();
         let mut state = State {
             changes: self.tables.identities.changes(),
             signs: LifeSigns::new(self.timeout, Instant::now()),
-            bucket: Bucket::new(rate, count, Instant::now().into_std()),
+            marks: self.bucket(),
+            deletions: self.bucket(),
             used: Used::default(),
         };
         cx.health.ok(format_args!("The first run is after {:?}", self.interval));
@@ -81,6 +80,13 @@ impl IdentityCollector {
         }
     }
 
+    /// Returns a full bucket of the tokens of a second. A larger one would send all its requests at once after a quiet time.
+    fn bucket(&self) -> Bucket {
+        let (count, time) = self.limit;
+        let rate = count as f64 / time.as_secs_f64();
+        Bucket::new(rate, rate.ceil() as u64, Instant::now().into_std())
+    }
+
     async fn collect(&self, state: &mut State, cx: &JobCx) {
         let begun = Instant::now();
         let (mut run, mut alive, mut marked, mut deleted) = (Run::default(), 0, 0, 0);
@@ -91,9 +97,12 @@ impl IdentityCollector {
         drop(snapshot);
         for name in names {
             let mut decision = self.decide(state, &name);
-            if matches!(decision, Some((Action::Delete, _)))
-                && let Some(token) = state.bucket.reserve(Instant::now().into_std())
-            {
+            let bucket = match decision {
+                Some((Action::Mark, _)) => Some(&mut state.marks),
+                Some((Action::Delete, _)) => Some(&mut state.deletions),
+                Some((Action::Keep, _)) | None => None,
+            };
+            if let Some(token) = bucket.and_then(|bucket| bucket.reserve(Instant::now().into_std())) {
                 sleep_until(token.at.into()).await;
                 // The identity may have been taken up again in the meantime.
                 decision = self.decide(state, &name);
@@ -158,7 +167,9 @@ impl IdentityCollector {
 struct State {
     changes: Changes<Row<CiliumIdentity>>,
     signs: LifeSigns,
-    bucket: Bucket,
+    /// Each mark is an event for every agent, as each deletion is.
+    marks: Bucket,
+    deletions: Bucket,
     used: Used,
 }
 

@@ -1,7 +1,7 @@
 //! The leader's cell and an API server within the process, in virtual time.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hive::prelude::*;
@@ -12,7 +12,7 @@ use k8s_types::{ApiError, Kind};
 use operator_election::Leadership;
 use operator_endpoint_slices::EndpointSlicesConfig;
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -192,7 +192,7 @@ async fn a_conflict_or_a_refusal_of_one_identity_ends_no_run_and_an_outage_does(
 }
 
 #[tokio::test(start_paused = true)]
-async fn deletions_are_limited_and_an_identity_is_looked_up_again_before_its_own() {
+async fn marks_and_deletions_are_limited_and_an_identity_is_looked_up_again_before_its_own() {
     let server = server();
     fail(&server, &[]);
     let ids: Vec<String> = (1000..1020).map(|id| id.to_string()).collect();
@@ -203,15 +203,54 @@ async fn deletions_are_limited_and_an_identity_is_looked_up_again_before_its_own
         ("identity-gc-rate-limit", "2"),
     ];
     let hive = started(&server, &only(&limited)).await;
-    sleep(63 * MINUTE).await;
-    let count = || ids.iter().filter(|id| has(&server, Kind::CiliumIdentity, id)).count();
-    let left = count();
-    assert!((14..=18).contains(&left), "two at once, then two a minute: {left}");
+    let marked = || ids.iter().filter(|id| is_marked(&server, id)).count();
+    sleep(33 * MINUTE).await;
+    assert!((4..=6).contains(&marked()), "one at once, then two a minute: {}", marked());
     // The run still waits for its turns when an endpoint appears.
+    server.add(&endpoint("early", 1018, None));
+    sleep(9 * MINUTE).await;
+    assert_eq!(marked(), 19);
+    // A mark is a sign of life: the next but one run deletes the first ones.
+    let count = || ids.iter().filter(|id| has(&server, Kind::CiliumIdentity, id)).count();
+    while count() == ids.len() {
+        sleep(MINUTE / 6).await;
+    }
+    sleep(MINUTE).await;
+    let left = count();
+    assert!((15..=18).contains(&left), "one at once, then two a minute: {left}");
     server.add(&endpoint("web", 1019, None));
     sleep(20 * MINUTE).await;
-    assert_eq!(count(), 1);
-    assert!(has(&server, Kind::CiliumIdentity, "1019"));
+    assert_eq!(count(), 2);
+    assert!(["1018", "1019"].into_iter().all(|id| has(&server, Kind::CiliumIdentity, id)));
+    hive.finish().await;
+}
+
+/// Each mark is an event for every agent: those of a large cluster are no burst.
+#[tokio::test(start_paused = true)]
+async fn many_unused_identities_are_marked_at_the_rate_of_the_default_options() {
+    const COUNT: usize = 400;
+    let server = server();
+    let times: Arc<Mutex<Vec<Instant>>> = Arc::default();
+    let requests = times.clone();
+    server.on_request(move |_, _| {
+        requests.lock().unwrap().push(Instant::now());
+        Ok(())
+    });
+    for id in 1000..1000 + COUNT {
+        server.add(&identity(&id.to_string()));
+    }
+    let hive = started(&server, &only(&[("identity-gc-interval", "31m")])).await;
+    sleep(32 * MINUTE).await;
+    let times = times.lock().unwrap().clone();
+    assert_eq!(times.len(), COUNT);
+    let second = |at: Instant| {
+        let within = |time: &&Instant| **time >= at && **time - at < Duration::from_secs(1);
+        times.iter().filter(within).count()
+    };
+    let most = times.iter().map(|at| second(*at)).max().unwrap();
+    assert!(most <= 84, "2,500 a minute, a second's worth ahead: {most}");
+    let took = *times.last().unwrap() - times[0];
+    assert!((8..=10).contains(&took.as_secs()), "{took:?}");
     hive.finish().await;
 }
 
