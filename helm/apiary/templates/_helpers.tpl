@@ -12,7 +12,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $image := .image -}}
 {{- if $image.override -}}
 {{ $image.override }}
-{{- else if $image.digest -}}
+{{- else if and $image.digest (ne (toString $image.useDigest) "false") -}}
 {{ $image.repository }}@{{ $image.digest }}
 {{- else -}}
 {{ $image.repository }}:{{ $image.tag | default .appVersion }}
@@ -56,6 +56,12 @@ none
 {{- with .Values.k8sServiceHost }}
 - name: KUBERNETES_SERVICE_HOST
   value: {{ . | quote }}
+{{- end }}
+{{- with .Values.k8sServiceHostRef }}
+{{- if .name }}
+- name: KUBERNETES_SERVICE_HOST
+  valueFrom: {configMapKeyRef: {name: {{ .name }}, key: {{ .key }}}}
+{{- end }}
 {{- end }}
 {{- with .Values.k8sServicePort }}
 - name: KUBERNETES_SERVICE_PORT
@@ -140,6 +146,10 @@ capabilities:
     {{- $_ := set $data "cni-exclusive" (toString .cni.exclusive) -}}
     {{- $_ := set $data "cni-log-file" .cni.logFile -}}
   {{- end -}}
+  {{- if .cni.configMap -}}
+    {{- $_ := set $data "read-cni-conf" (printf "%s/%s" .cni.confFileMountPath .cni.configMapKey) -}}
+  {{- end -}}
+  {{- if eq (include "apiary.envoy" $) "true" -}}{{- $_ := set $data "external-envoy-proxy" "true" -}}{{- end -}}
   {{- if not .securityContext.privileged -}}{{- $_ := set $data "procfs" "/host/proc" -}}{{- end -}}
   {{- with .prometheus -}}
     {{- if .enabled -}}

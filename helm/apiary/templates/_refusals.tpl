@@ -54,7 +54,7 @@
     {{- $faults = append $faults "hubble.metrics.enabled: hubble.metrics.dynamic.enabled is true as well: leave one of them out" -}}
   {{- end -}}
   {{- $hasMonitors := or .prometheus.serviceMonitor.trustCRDsExist ($.Capabilities.APIVersions.Has "monitoring.coreos.com/v1") -}}
-  {{- range $path := list "prometheus" "operator.prometheus" "hubble.metrics" -}}
+  {{- range $path := list "prometheus" "operator.prometheus" "hubble.metrics" "envoy.prometheus" "hubble.relay.prometheus" -}}
     {{- $monitor := get (include "apiary.value" (dict "values" $values "path" (printf "%s.serviceMonitor" $path)) | fromJson) "value" -}}
     {{- if and $monitor.enabled (not (or $hasMonitors $monitor.trustCRDsExist)) -}}
       {{- $faults = append $faults (printf "%s.serviceMonitor.enabled: the cluster has no kind ServiceMonitor: install Prometheus' operator first, or set %s.serviceMonitor.trustCRDsExist true" $path $path) -}}
@@ -84,8 +84,46 @@
   {{- if and .operator.setNodeTaints (not .operator.removeNodeTaints) -}}
     {{- $faults = append $faults "operator.setNodeTaints: nothing removes the taints with operator.removeNodeTaints false: set both or neither" -}}
   {{- end -}}
-  {{- if ne (empty .k8sServiceHost) (kindIs "invalid" .k8sServicePort) -}}
+  {{- $hasRef := not (empty .k8sServiceHostRef.name) -}}
+  {{- if ne (and (empty .k8sServiceHost) (not $hasRef)) (kindIs "invalid" .k8sServicePort) -}}
     {{- $faults = append $faults "k8sServiceHost: needs k8sServicePort, and the other way round" -}}
+  {{- end -}}
+  {{- if and $hasRef .k8sServiceHost -}}
+    {{- $faults = append $faults "k8sServiceHostRef: k8sServiceHost has a value, too: leave one of them out" -}}
+  {{- end -}}
+  {{- if ne $hasRef (not (empty .k8sServiceHostRef.key)) -}}
+    {{- $faults = append $faults "k8sServiceHostRef: needs the name of a ConfigMap and a key" -}}
+  {{- end -}}
+  {{- if and .cni.configMap .cni.readCniConf -}}
+    {{- $faults = append $faults "cni.configMap: cni.readCniConf has a value, too: leave one of them out" -}}
+  {{- end -}}
+  {{- if and .envoy.enabled (not .l7Proxy) -}}
+    {{- $faults = append $faults "envoy.enabled: needs l7Proxy true" -}}
+  {{- end -}}
+  {{- if and .hubble.relay.enabled (not (and .hubble.enabled .hubble.listenAddress)) -}}
+    {{- $faults = append $faults "hubble.relay.enabled: needs hubble.enabled true and a hubble.listenAddress" -}}
+  {{- end -}}
+  {{- if and .hubble.ui.enabled (not .hubble.relay.enabled) -}}
+    {{- $faults = append $faults "hubble.ui.enabled: needs hubble.relay.enabled true" -}}
+  {{- end -}}
+  {{- if and .hubble.ui.enabled .hubble.ui.ingress.enabled (empty .hubble.ui.ingress.hosts) -}}
+    {{- $faults = append $faults "hubble.ui.ingress.hosts: is empty: give the name by which browsers find the page" -}}
+  {{- end -}}
+  {{- /* Whether clients or servers are checked by the authority of that secret. */ -}}
+  {{- $checked := dict "hubble.tls.server" true "hubble.metrics.tls.server" false "hubble.relay.tls.client" true "hubble.relay.tls.server" false "hubble.ui.tls.client" true -}}
+  {{- range $path, $isChecked := $checked -}}
+    {{- $certificate := get (include "apiary.value" (dict "values" $values "path" $path) | fromJson) "value" -}}
+    {{- if ne (empty $certificate.cert) (empty $certificate.key) -}}
+      {{- $faults = append $faults (printf "%s: needs cert and key, or neither" $path) -}}
+    {{- else if and $certificate.cert $certificate.existingSecret -}}
+      {{- $faults = append $faults (printf "%s.existingSecret: %s.cert has a value, too: leave one of them out" $path $path) -}}
+    {{- else if and $certificate.cert $isChecked (not $values.tls.ca.cert) -}}
+      {{- $faults = append $faults (printf "tls.ca.cert: is empty: %s.cert needs the certificate of its authority" $path) -}}
+    {{- end -}}
+  {{- end -}}
+  {{- $metrics := .hubble.metrics.tls.server -}}
+  {{- if and $metrics.cert $metrics.mtls.enabled (not $metrics.mtls.name) (not .tls.ca.cert) -}}
+    {{- $faults = append $faults "tls.ca.cert: is empty: hubble.metrics.tls.server.mtls needs the authority of its clients" -}}
   {{- end -}}
   {{- range $key := list "agent" "operator" -}}
     {{- $extra := eq $key "agent" | ternary $values.extraEnv $values.operator.extraEnv -}}

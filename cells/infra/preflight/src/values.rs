@@ -236,13 +236,10 @@ mod tests {
                 json!({"routingMode": "native"}),
                 "routingMode=native Effective: the templates of the chart use it",
             ),
+            (json!({"vtep": {"enabled": true}}), "vtep.enabled=true Refused: is not built: leave it out"),
             (
-                json!({"hubble": {"relay": {"enabled": true}}}),
-                "hubble.relay.enabled=true Refused: is not built: leave it out",
-            ),
-            (
-                json!({"hubble": {"relay": {"enabled": false}}}),
-                "hubble.relay.enabled=false Ignored: belongs to a feature that is not built",
+                json!({"vtep": {"enabled": false}}),
+                "vtep.enabled=false Ignored: belongs to a feature that is not built",
             ),
             (
                 json!({"loadBalancer": {"mode": "snat"}}),

@@ -1,5 +1,6 @@
 //! The chart `helm/apiary`, rendered by helm: its objects, its configuration, its roles, the values that it refuses.
 
+mod beside;
 mod images;
 mod joined;
 mod refused;

@@ -52,6 +52,8 @@ fn values_of_another_type_or_name_are_refused_by_path() {
         ("extraEnv", json!([{"value": "x"}]), "at '/extraEnv/0': missing property 'name'"),
         ("healthPort", json!(70000), "at '/healthPort': maximum"),
         ("policyEnforcementMode", json!("Always"), "at '/policyEnforcementMode': value must be one of"),
+        ("envoy.xdsMode", json!("ads"), "at '/envoy/xdsMode': value must be one of"),
+        ("hubble.ui.baseUrl", json!("flows"), "at '/hubble/ui/baseUrl': 'flows' does not match pattern"),
     ] {
         let error = render(&at(path, value)).expect_err(path);
         assert!(error.contains(expected), "{path}: want {expected:?} in {error}");
@@ -129,6 +131,44 @@ fn combinations_that_cannot_work_are_refused_by_path_all_at_once() {
         ),
         (json!({"k8sServiceHost": "api"}), "k8sServiceHost: needs k8sServicePort"),
         (json!({"k8sServicePort": 6443}), "k8sServiceHost: needs k8sServicePort"),
+        (
+            json!({"k8sServicePort": 6443, "k8sServiceHost": "a", "k8sServiceHostRef": {"name": "a", "key": "b"}}),
+            "k8sServiceHostRef: k8sServiceHost has a value, too",
+        ),
+        (
+            json!({"k8sServicePort": 6443, "k8sServiceHostRef": {"name": "a"}}),
+            "k8sServiceHostRef: needs the name of a ConfigMap and a key",
+        ),
+        (
+            json!({"cni": {"configMap": "a", "readCniConf": "b"}}),
+            "cni.configMap: cni.readCniConf has a value, too",
+        ),
+        (json!({"envoy": {"enabled": true}, "l7Proxy": false}), "envoy.enabled: needs l7Proxy true"),
+        (
+            json!({"hubble": {"enabled": true, "listenAddress": "", "relay": {"enabled": true}}}),
+            "hubble.relay.enabled: needs hubble.enabled true and a hubble.listenAddress",
+        ),
+        (json!({"hubble": {"ui": {"enabled": true}}}), "hubble.ui.enabled: needs hubble.relay.enabled true"),
+        (
+            json!({"hubble": {"ui": {"enabled": true, "ingress": {"enabled": true}}}}),
+            "hubble.ui.ingress.hosts: is empty",
+        ),
+        (
+            json!({"hubble": {"tls": {"server": {"cert": "YQ=="}}}}),
+            "hubble.tls.server: needs cert and key, or neither",
+        ),
+        (
+            json!({"hubble": {"tls": {"server": {"cert": "YQ==", "key": "YQ==", "existingSecret": "a"}}}}),
+            "hubble.tls.server.existingSecret: hubble.tls.server.cert has a value, too",
+        ),
+        (
+            json!({"hubble": {"relay": {"tls": {"client": {"cert": "YQ==", "key": "YQ=="}}}}}),
+            "tls.ca.cert: is empty: hubble.relay.tls.client.cert needs",
+        ),
+        (
+            json!({"hubble": {"metrics": {"tls": {"server": {"cert": "YQ==", "key": "YQ==", "mtls": {"enabled": true}}}}}}),
+            "tls.ca.cert: is empty: hubble.metrics.tls.server.mtls needs",
+        ),
         (
             json!({"operator": {"extraEnv": [{"name": "K8S_NODE_NAME"}]}}),
             "operator.extraEnv: K8S_NODE_NAME is set by the chart",

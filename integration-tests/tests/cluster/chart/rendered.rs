@@ -156,6 +156,38 @@ fn value_sets() -> Vec<(&'static str, Value)> {
                     {"name": "drop", "contextOptions": [{"name": "sourceContext", "values": ["pod"]}]}]}}}}}),
         ),
         (
+            "Envoy on each node",
+            json!({"ipv6": {"enabled": true}, "debug": {"enabled": true}, "envoyConfig": {"enabled": true},
+                "envoy": {"enabled": true, "xdsMode": "split", "image": {"useDigest": false, "digest": format!("sha256:{}", "0".repeat(64))},
+                    "connectTimeoutSeconds": 3, "httpRetryCount": 5, "httpUpstreamLingerTimeout": 7, "policyRestoreTimeoutDuration": "1m",
+                    "useOriginalSourceAddress": false, "xffNumTrustedHopsL7PolicyIngress": 2, "rollOutPods": true,
+                    "log": {"defaultLevel": "warning", "path": "/tmp/log", "accessLogEnabled": false}, "prometheus": {"port": 9969},
+                    "securityContext": {"capabilities": {"keepCapNetBindService": true, "envoy": ["NET_ADMIN", "BPF", "PERFMON", "NET_BIND_SERVICE"]}},
+                    "extraArgs": ["--concurrency", "2"], "extraEnv": [{"name": "A", "value": "b"}], "podLabels": {"a": "b"}, "podAnnotations": {"c": "d"},
+                    "extraVolumes": [{"name": "more", "emptyDir": {}}], "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}]}}),
+        ),
+        (
+            "flows of the cluster and their page",
+            json!({"hubble": {"enabled": true, "relay": {"enabled": true, "replicas": 2, "rollOutPods": true, "sortBufferLenMax": 100, "dialTimeout": "5s",
+                    "tls": {"server": {"enabled": true, "mtls": true, "extraDnsNames": ["flows.example.org"]}}, "prometheus": {"enabled": true},
+                    "podDisruptionBudget": {"enabled": true}, "service": {"type": "NodePort"}},
+                "ui": {"enabled": true, "baseUrl": "/flows/", "rollOutPods": true, "podDisruptionBudget": {"enabled": true, "minAvailable": 1},
+                    "backend": {"livenessProbe": {"enabled": true}, "readinessProbe": {"enabled": true}},
+                    "frontend": {"extraVolumes": [{"name": "more", "emptyDir": {}}], "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}]},
+                    "ingress": {"enabled": true, "className": "own", "hosts": ["flows.example.org"], "tls": [{"hosts": ["flows.example.org"], "secretName": "flows"}]}}}}),
+        ),
+        (
+            "flows of the cluster without TLS",
+            json!({"hubble": {"enabled": true, "tls": {"enabled": false}, "relay": {"enabled": true}, "ui": {"enabled": true}},
+                "serviceAccounts": {"relay": {"create": false, "name": "a"}, "ui": {"annotations": {"a": "b"}}}}),
+        ),
+        (
+            "certificates, a plugin configuration and an API server that are given",
+            json!({"tls": {"ca": {"cert": "Y2E="}}, "hubble": {"enabled": true, "tls": {"server": {"cert": "Y2VydA==", "key": "a2V5"}}},
+                "cni": {"configMap": "own", "configMapKey": "own.conflist"}, "k8sServiceHostRef": {"name": "api", "key": "host"}, "k8sServicePort": 6443,
+                "nodePort": {"directRoutingDevice": "eth0"}, "resourceQuotas": {"enabled": true, "operator": {"hard": {"pods": 5}}}}),
+        ),
+        (
             "names and roles of others",
             json!({"serviceAccounts": {"cilium": {"create": false, "name": "a"}, "operator": {"create": false, "name": "b"}},
                 "rbac": {"create": false}, "logOptions": {"format": "json"}, "debug": {"enabled": true},
@@ -389,16 +421,22 @@ fn service_monitors_find_their_services() {
     require_helm!();
     let monitor = json!({"enabled": true, "trustCRDsExist": true, "labels": {"release": "prometheus"}, "interval": "30s",
         "scrapeTimeout": "5s", "tlsConfig": {"insecureSkipVerify": true}});
+    let mut of_others = monitor.clone();
+    of_others.as_object_mut().unwrap().remove("tlsConfig");
     let values = json!({
         "prometheus": {"enabled": true, "serviceMonitor": monitor},
         "operator": {"prometheus": {"enabled": true, "serviceMonitor": monitor}},
-        "hubble": {"enabled": true, "metrics": {"enabled": ["drop"], "tls": {"enabled": true}, "serviceMonitor": monitor}},
+        "hubble": {"enabled": true, "metrics": {"enabled": ["drop"], "tls": {"enabled": true}, "serviceMonitor": monitor},
+            "relay": {"enabled": true, "prometheus": {"enabled": true, "serviceMonitor": of_others}}},
+        "envoy": {"enabled": true, "prometheus": {"serviceMonitor": of_others}},
     });
     let rendered = objects(&render(&values).unwrap());
     for (monitor, service, scheme) in [
         ("cilium-agent", "cilium-agent", None),
         ("cilium-operator", "cilium-operator", None),
         ("hubble", "hubble-metrics", Some("https")),
+        ("hubble-relay", "hubble-relay-metrics", None),
+        ("cilium-envoy", "cilium-envoy", None),
     ] {
         let service = &rendered[&format!("Service/{service}")];
         let monitor = &rendered[&format!("ServiceMonitor/{monitor}")];
