@@ -14,9 +14,9 @@ use test_kit::{require, require_command, require_root, try_wait_until, wait_unti
 
 use super::{CONFIG_FILES, objects, render, require_helm, root};
 
-const IMAGES: [&str; 2] = ["apiary", "apiary-operator"];
+pub(super) const IMAGES: [&str; 2] = ["apiary", "apiary-operator"];
 /// What stays on a node after a clean-up: by name, for the next agent or for others.
-const LEFT: [&str; 5] = [
+pub(super) const LEFT: [&str; 5] = [
     "/etc/sysctl.d/99-zzz-override_cilium.conf",
     "/opt/cni/bin/apiary-cni",
     "/opt/cni/bin/cilium-cni",
@@ -33,7 +33,7 @@ fn is_full() -> bool {
 }
 
 /// Builds and unpacks images with the binaries of this build.
-fn images(options: &[&str], folder: &Path, names: &[&str]) -> Vec<Image> {
+pub(super) fn build(options: &[&str], folder: &Path, names: &[&str]) -> Vec<Image> {
     let printed = Image::build(options, binary("agent").parent().unwrap(), folder, names);
     assert_eq!(printed.lines().count(), names.len(), "a line with the sizes of each: {printed}");
     names.iter().map(|name| Image::unpack(folder, name)).collect()
@@ -80,14 +80,14 @@ fn workloads<'a>(
 }
 
 /// Starts the pod of the operator until its probe succeeds.
-fn start_operator(operator: &Workload<'_>) -> RunningContainer {
+pub(super) fn start_operator(operator: &Workload<'_>) -> RunningContainer {
     let mut running = operator.start();
     operator.wait_for_probe(&mut running, "readinessProbe");
     running
 }
 
 /// Starts the pod of the agent: its steps in order, then the agent until all its probes succeed.
-fn start_agent(agent: &Workload<'_>) -> (Vec<(String, String)>, RunningContainer) {
+pub(super) fn start_agent(agent: &Workload<'_>) -> (Vec<(String, String)>, RunningContainer) {
     let steps = agent.run_init_containers();
     let mut running = agent.start();
     for probe in ["startupProbe", "readinessProbe", "livenessProbe"] {
@@ -104,14 +104,14 @@ fn status(running: &RunningContainer) -> BTreeMap<String, String> {
 }
 
 /// A pod of the node, its namespace made as a runtime does.
-struct Pod<'a> {
+pub(super) struct Pod<'a> {
     machine: &'a Machine,
     name: &'a str,
     uid: String,
 }
 
 impl<'a> Pod<'a> {
-    fn create(cluster: &Cluster, machine: &'a Machine, name: &'a str) -> Self {
+    pub(super) fn create(cluster: &Cluster, machine: &'a Machine, name: &'a str) -> Self {
         let object = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
             "spec": {"nodeName": Cluster::NODE, "containers": [{"name": "main", "image": "none"}]},
@@ -123,7 +123,7 @@ impl<'a> Pod<'a> {
     }
 
     /// Calls the plugin that is installed with the configuration that the agent has written, as containerd does.
-    fn call(&self, verb: &str) -> Value {
+    pub(super) fn call(&self, verb: &str) -> Value {
         let configuration = self.machine.exec("cat /etc/cni/net.d/05-cilium.conflist");
         let list: Value = serde_json::from_str(&configuration).unwrap();
         let mut plugin = list["plugins"][0].clone();
@@ -153,7 +153,7 @@ impl<'a> Pod<'a> {
     }
 
     /// Returns its address once it has one in its namespace.
-    fn add(&self) -> String {
+    pub(super) fn add(&self) -> String {
         let result = self.call("ADD");
         let address = result["ips"][0]["address"].as_str().unwrap_or_else(|| panic!("{result}"));
         let address = address.split('/').next().unwrap().to_owned();
@@ -162,14 +162,31 @@ impl<'a> Pod<'a> {
         address
     }
 
+    pub(super) fn name(&self) -> &str {
+        self.name
+    }
+
     /// Removes its namespace, after the DEL.
-    fn remove(&self) {
+    pub(super) fn remove(&self) {
         let _ = self.machine.exec(&format!("ip netns del {}", self.name));
     }
 }
 
+/// Returns the step that removes an agent for good, as the chart has it with `cleanState`.
+pub(super) fn clean_step(agent: &Workload<'_>) -> Value {
+    let mut clean = agent.spec["containers"][0].clone();
+    (clean["name"], clean["command"], clean["args"]) =
+        (json!("clean-cilium-state"), json!(["apiary-cni", "init", "clean-state"]), json!([]));
+    let of_step = [
+        ("CILIUM_ALL_STATE", "true"),
+        ("WRITE_CNI_CONF_WHEN_READY", "/host/etc/cni/net.d/05-cilium.conflist"),
+    ];
+    clean["env"] = of_step.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
+    clean
+}
+
 /// Files of a machine but for those of its containers, its links and pins.
-fn leftovers(machine: &Machine) -> Vec<String> {
+pub(super) fn leftovers(machine: &Machine) -> Vec<String> {
     let files = machine.exec(
         "find /etc /opt /run /var/lib -xdev ( -type f -o -type s ) -not -path /var/lib/kubelet/* -not -path /run/netns/*",
     );
@@ -182,7 +199,7 @@ fn leftovers(machine: &Machine) -> Vec<String> {
 }
 
 /// Those that were not there `before`, in order.
-fn new_leftovers(machine: &Machine, before: &[String]) -> Vec<String> {
+pub(super) fn new_leftovers(machine: &Machine, before: &[String]) -> Vec<String> {
     let mut new: Vec<String> = leftovers(machine).into_iter().filter(|name| !before.contains(name)).collect();
     new.sort();
     new
@@ -193,7 +210,7 @@ fn the_default_chart_runs_from_images_without_packages_of_a_distribution() {
     require_root!();
     require_command!("ping");
     let folder = tempfile::tempdir().unwrap();
-    let images = images(&["--bare"], folder.path(), &IMAGES);
+    let images = build(&["--bare"], folder.path(), &IMAGES);
     // A second time in another folder the same bytes.
     let again = tempfile::tempdir().unwrap();
     Image::build(&["--bare"], binary("agent").parent().unwrap(), again.path(), &IMAGES[1..]);
@@ -234,17 +251,9 @@ fn the_default_chart_runs_from_images_without_packages_of_a_distribution() {
     let _ = machine.exec(&format!("ping -c 1 -W 10 {address}"));
     pod.call("DEL");
 
-    // The step that removes an agent for good, as the chart has it with `cleanState`.
     let (_, code) = agent.stop(running);
     assert!(code.success(), "{code}");
-    let mut clean = agent.spec["containers"][0].clone();
-    (clean["name"], clean["command"], clean["args"]) =
-        (json!("clean-cilium-state"), json!(["apiary-cni", "init", "clean-state"]), json!([]));
-    let of_step = [
-        ("CILIUM_ALL_STATE", "true"),
-        ("WRITE_CNI_CONF_WHEN_READY", "/host/etc/cni/net.d/05-cilium.conflist"),
-    ];
-    clean["env"] = of_step.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
+    let clean = clean_step(&agent);
     let cleaned = agent.run(&clean);
     pod.remove();
     assert_eq!(new_leftovers(&machine, &before), LEFT, "{cleaned}");
@@ -270,7 +279,7 @@ fn the_chart_that_replaces_kube_proxy_translates_services_for_processes_of_the_m
     require_root!();
     require_helm!();
     let folder = tempfile::tempdir().unwrap();
-    let images = images(&["--bare"], folder.path(), &IMAGES);
+    let images = build(&["--bare"], folder.path(), &IMAGES);
     let objects = objects(&render(&json!({"kubeProxyReplacement": true})).unwrap());
     // These images have no iptables.
     let cluster = cluster(&objects, &[("install-iptables-rules", "false")]);
@@ -338,7 +347,7 @@ fn all_steps_and_hooks_run_from_images_with_packages_of_debian() {
     require_command!("iptables-nft");
     require!(is_full(), "packages of Debian are fetched: FULL=1 does it");
     let folder = tempfile::tempdir().unwrap();
-    let images = images(&[], folder.path(), &IMAGES);
+    let images = build(&[], folder.path(), &IMAGES);
     let values = json!({
         "cleanState": true, "waitForKubeProxy": true, "cgroup": {"autoMount": {"enabled": true}},
         "cni": {"uninstall": true, "iptablesRemoveAWSRules": true},
@@ -424,7 +433,7 @@ fn ciliums_chart_runs_from_an_image_with_only_its_name_changed() {
     require_command!("iptables-nft");
     require!(is_full(), "packages of Debian are fetched: FULL=1 does it");
     let folder = tempfile::tempdir().unwrap();
-    let images = images(&[], folder.path(), &["apiary-operator", "apiary-cilium"]);
+    let images = build(&[], folder.path(), &["apiary-operator", "apiary-cilium"]);
     let mut objects = committed();
     let of_cilium = super::objects(include_str!("cilium.yaml"));
     objects.extend(of_cilium);

@@ -4,6 +4,7 @@ mod beside;
 mod images;
 mod joined;
 mod refused;
+mod release;
 mod rendered;
 mod steps;
 
