@@ -109,6 +109,11 @@
   {{- if and .hubble.ui.enabled .hubble.ui.ingress.enabled (empty .hubble.ui.ingress.hosts) -}}
     {{- $faults = append $faults "hubble.ui.ingress.hosts: is empty: give the name by which browsers find the page" -}}
   {{- end -}}
+  {{- with .hubble.tls.auto -}}
+    {{- if and .enabled (eq .method "certmanager") (not (and .certManagerIssuerRef.name .certManagerIssuerRef.kind)) -}}
+      {{- $faults = append $faults "hubble.tls.auto.certManagerIssuerRef: needs name and kind of an issuer of cert-manager" -}}
+    {{- end -}}
+  {{- end -}}
   {{- /* Whether clients or servers are checked by the authority of that secret. */ -}}
   {{- $checked := dict "hubble.tls.server" true "hubble.metrics.tls.server" false "hubble.relay.tls.client" true "hubble.relay.tls.server" false "hubble.ui.tls.client" true -}}
   {{- range $path, $isChecked := $checked -}}

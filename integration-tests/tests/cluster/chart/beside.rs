@@ -1,6 +1,6 @@
 //! What the chart installs beside agent and operator: Envoy, relay, the page of Hubble, certificates.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -211,4 +211,73 @@ fn certificates_and_an_authority_that_are_given_are_used() {
         signed["Secret/hubble-server-certs"]["data"]["tls.crt"],
         own["Secret/hubble-server-certs"]["data"]["tls.crt"]
     );
+}
+
+/// Cert-manager is asked for the certificates that Helm would make, by the names of their secrets.
+#[test]
+fn certificates_of_cert_manager_are_those_that_helm_would_make() {
+    require_helm!();
+    let rendered = |auto: Value| {
+        let values = json!({"cluster": {"name": "west-1"}, "hubble": {
+            "enabled": true, "relay": {"enabled": true, "tls": {"server": {"enabled": true}}}, "ui": {"enabled": true},
+            "metrics": {"enabled": ["drop"], "tls": {"enabled": true}},
+            "tls": {"auto": auto, "server": {"extraDnsNames": ["hubble.example.org"], "extraIpAddresses": ["192.0.2.7"]}},
+        }});
+        objects(&render(&values).unwrap())
+    };
+    let names = |objects: &BTreeMap<String, Value>, kind: &str| -> BTreeSet<String> {
+        objects.keys().filter_map(|name| name.strip_prefix(kind)).map(str::to_owned).collect()
+    };
+    let issuer = json!({"group": "cert-manager.io", "kind": "ClusterIssuer", "name": "ca"});
+    let asked = rendered(
+        json!({"method": "certmanager", "certValidityDuration": 90, "certManagerIssuerRef": issuer}),
+    );
+    let mut made = names(&rendered(json!({})), "Secret/");
+    assert!(made.remove("cilium-ca"));
+    assert_eq!((names(&asked, "Certificate/"), names(&asked, "Secret/")), (made, BTreeSet::new()));
+    let spec = &asked["Certificate/hubble-server-certs"]["spec"];
+    assert_eq!(spec["secretName"], "hubble-server-certs");
+    assert_eq!(spec["dnsNames"], json!(["*.west-1.hubble-grpc.cilium.io", "hubble.example.org"]));
+    assert_eq!((&spec["ipAddresses"], &spec["duration"]), (&json!(["192.0.2.7"]), &json!("2160h0m0s")));
+    assert_eq!(spec["issuerRef"], issuer);
+}
+
+/// The families that agents export: name, kind, labels, the feature that a missing one waits for.
+const EXPORTED: &str = include_str!("../../node/recorded_metrics.tsv");
+
+/// Each metric of the dashboard is one that an agent exports, with the labels by which it is grouped.
+#[test]
+fn the_dashboard_shows_metrics_of_the_agent() {
+    require_helm!();
+    let values = json!({"dashboards": {"enabled": true, "namespace": "monitoring", "labelValue": "2"}});
+    let object = objects(&render(&values).unwrap()).remove("ConfigMap/cilium-dashboard").unwrap();
+    assert_eq!(object["metadata"]["namespace"], "monitoring");
+    assert_eq!(object["metadata"]["labels"]["grafana_dashboard"], "2");
+    let dashboard: Value =
+        serde_json::from_str(object["data"]["cilium-dashboard.json"].as_str().unwrap()).unwrap();
+    let exported: BTreeMap<&str, BTreeSet<&str>> = EXPORTED
+        .lines()
+        .map(|line| line.split('\t').collect::<Vec<_>>())
+        .filter(|row| ["", "(in use)"].contains(&row[3]))
+        .map(|row| (row[0], row[2].split(',').collect()))
+        .collect();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+    let mut shown = BTreeSet::new();
+    for target in targets {
+        let query = target["expr"].as_str().unwrap();
+        let is_word = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+        let name =
+            query.split(|letter| !is_word(letter)).find_map(|word| word.strip_prefix("cilium_")).unwrap();
+        let labels = exported.get(name).unwrap_or_else(|| panic!("{name} is not exported: {query}"));
+        let groups = query.split("by (").nth(1).map(|rest| rest.split(')').next().unwrap());
+        let selected = query.split('{').nth(1).map(|rest| rest.split('=').next().unwrap());
+        let legend = target["legendFormat"].as_str().unwrap().split("{{").skip(1);
+        let of_legend = legend.map(|rest| rest.split("}}").next().unwrap());
+        for label in groups.into_iter().flat_map(|list| list.split(", ")).chain(selected).chain(of_legend) {
+            assert!(labels.contains(label), "{name} has no label {label}: {query}");
+        }
+        shown.insert(name.to_owned());
+    }
+    assert!(shown.len() >= 12, "{shown:?}");
 }

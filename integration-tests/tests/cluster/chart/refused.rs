@@ -52,6 +52,7 @@ fn values_of_another_type_or_name_are_refused_by_path() {
         ("extraEnv", json!([{"value": "x"}]), "at '/extraEnv/0': missing property 'name'"),
         ("healthPort", json!(70000), "at '/healthPort': maximum"),
         ("policyEnforcementMode", json!("Always"), "at '/policyEnforcementMode': value must be one of"),
+        ("hubble.tls.auto.method", json!("cronJob"), "at '/hubble/tls/auto/method': value must be one of"),
         ("envoy.xdsMode", json!("ads"), "at '/envoy/xdsMode': value must be one of"),
         ("hubble.ui.baseUrl", json!("flows"), "at '/hubble/ui/baseUrl': 'flows' does not match pattern"),
     ] {
@@ -152,6 +153,10 @@ fn combinations_that_cannot_work_are_refused_by_path_all_at_once() {
         (
             json!({"hubble": {"ui": {"enabled": true, "ingress": {"enabled": true}}}}),
             "hubble.ui.ingress.hosts: is empty",
+        ),
+        (
+            json!({"hubble": {"tls": {"auto": {"method": "certmanager", "certManagerIssuerRef": {"name": "a"}}}}}),
+            "hubble.tls.auto.certManagerIssuerRef: needs name and kind",
         ),
         (
             json!({"hubble": {"tls": {"server": {"cert": "YQ=="}}}}),

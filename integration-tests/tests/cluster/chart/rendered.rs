@@ -67,7 +67,7 @@ fn value_sets() -> Vec<(&'static str, Value)> {
         ),
         (
             "metrics",
-            json!({"prometheus": {"enabled": true, "metricsService": true, "metrics": ["+a", "-b"]}, "rollOutCiliumPods": true,
+            json!({"prometheus": {"enabled": true, "metricsService": true, "metrics": ["+a", "-b"]}, "rollOutCiliumPods": true, "dashboards": {"enabled": true},
                 "operator": {"prometheus": {"metricsService": true, "port": 9964}, "rollOutPods": true,
                     "podDisruptionBudget": {"enabled": true}}}),
         ),
