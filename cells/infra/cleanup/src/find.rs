@@ -35,7 +35,8 @@ const MARK_MASK: u32 = 0xf00;
 const MARKS: [(u32, u32); 5] =
     [(0x200, PROXY_TABLES[0]), (0xa00, PROXY_TABLES[1]), (0xd00, 200), (0xe00, 200), (0xe00, 201)];
 /// The rule for local addresses after Cilium has moved it, so that the rules of its proxies precede it.
-const MOVED_LOCAL: Rule = Rule { ipv6: false, priority: 100, mark: 0, mask: 0, table: TABLE_LOCAL };
+const MOVED_LOCAL: Rule =
+    Rule { ipv6: false, priority: 100, mark: 0, mask: 0, from: None, to: None, table: TABLE_LOCAL };
 /// Files and sockets that agents create in their run folder.
 const RUN_FILES: [&str; 6] =
     ["cilium.sock", "health.sock", "hubble.sock", "monitor1_2.sock", "shell.sock", "cilium.pid"];
@@ -262,7 +263,8 @@ mod tests {
 
     #[test]
     fn foreign_rules_are_kept() {
-        let rule = |priority, mark, mask, table| Rule { ipv6: true, priority, mark, mask, table };
+        let rule =
+            |priority, mark, mask, table| Rule { ipv6: true, priority, mark, mask, table, ..Rule::default() };
         let going = [rule(9, 0x200, 0xf00, 2004), rule(10, 0xa00, 0xf00, 2005), rule(100, 0, 0, TABLE_LOCAL)];
         let staying = [
             rule(0, 0, 0, TABLE_LOCAL),

@@ -18,13 +18,14 @@ const LOG_FILE: &str = "route-reconciler.wal";
 /// Interval of prunes after the first one.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(30 * 60);
 
-/// Provides table `desired-routes` and the [`Routes`] handle.
+/// Provides tables `desired-routes` and `desired-rules`, and the handles [`Routes`] and [`Rules`](crate::Rules).
 pub fn cell() -> Cell {
-    module(
+    let routes = module(
         "route-reconciler",
         "Desired routes in the kernel",
         [statedb::table::<DesiredRoute>(), provide(new_routes)],
-    )
+    );
+    bundle([routes, crate::rules::cell()])
 }
 
 fn new_routes(

@@ -1,4 +1,4 @@
-//! Errors of desired routes.
+//! Errors of desired routes and rules.
 
 use std::io;
 use std::path::PathBuf;
@@ -61,6 +61,12 @@ pub enum Error {
     NotInstalled {
         /// The route.
         key: FibKey,
+        /// The error in its row.
+        reason: String,
+    },
+    /// A rule was tried and has failed; it is retried in the background.
+    #[error("{reason}")]
+    RuleNotInstalled {
         /// The error in its row.
         reason: String,
     },

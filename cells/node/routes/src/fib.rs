@@ -93,7 +93,7 @@ pub(crate) fn network(prefix: IpNetwork) -> IpNetwork {
 }
 
 /// Returns the table of a name, or of a number.
-fn table_number(text: &str) -> Option<u32> {
+pub(crate) fn table_number(text: &str) -> Option<u32> {
     let named = [0, 252, 253, 254, 255].into_iter().find(|table| table_name(*table) == text);
     named.or_else(|| text.parse().ok())
 }

@@ -3,8 +3,10 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use devices::rtnetlink::Rule;
+use devices::{TABLE_LOCAL, TABLE_MAIN};
 use hive::prelude::*;
-use routes::{DesiredRoute, FibKey, Routes};
+use routes::{DesiredRoute, DesiredRule, FibKey, Routes, Rules};
 use test_kit::{Sandbox, require_root};
 
 fn in_sandbox(work: impl AsyncFnOnce(&Sandbox)) {
@@ -19,7 +21,8 @@ fn in_sandbox(work: impl AsyncFnOnce(&Sandbox)) {
 
 async fn started(sandbox: &Sandbox) -> (TestHive, Arc<Routes>) {
     let state = config::<local_node::StateConfig>();
-    let cells = [statedb::cell(), devices::cell(), state, routes::cell()];
+    let rules = invoke(|_: Arc<Rules>| ());
+    let cells = [statedb::cell(), devices::cell(), state, routes::cell(), rules];
     let mut hive = TestHive::needing::<Routes>(cells).set("state-dir", sandbox.state_dir().display());
     hive.start().await;
     let routes = hive.get::<Routes>();
@@ -159,6 +162,117 @@ fn a_wait_reports_the_error_of_the_kernel() {
         sandbox.host().ip("addr add 192.0.2.1/24 dev dum0").unwrap();
         hive.until("the route", || kernel(sandbox, "-4").iter().any(|line| line.starts_with("10.1.0.0/24")))
             .await;
+        hive.stop().await;
+    });
+}
+
+fn rules(sandbox: &Sandbox, family: &str) -> String {
+    sandbox.host().ip(&format!("{family} rule")).unwrap()
+}
+
+fn marked(ipv6: bool, priority: u32, table: u32) -> Rule {
+    Rule { ipv6, priority, mark: 0x200, mask: 0xf00, table, ..Rule::default() }
+}
+
+const FIRST: &str = "9:\tfrom all fwmark 0x200/0xf00 lookup 2004\n100:\tfrom all lookup local\n";
+
+/// Desires a rule in front of the local table's, which moves behind it.
+fn desired(ipv6: bool) -> [DesiredRule; 2] {
+    let local = Rule { ipv6, priority: 100, table: TABLE_LOCAL, ..Rule::default() };
+    [DesiredRule::new(local).replaces(0), DesiredRule::new(marked(ipv6, 9, 2004))]
+}
+
+#[test]
+fn lost_rules_return_and_those_of_others_stay() {
+    require_root!();
+    in_sandbox(async |sandbox| {
+        let host = sandbox.host();
+        host.ip("rule add prio 9 fwmark 0x300/0xf00 table 2004").unwrap();
+        host.ip("rule add prio 20 from 192.0.2.0/24 to 198.51.100.7 table main").unwrap();
+        let (mut hive, _) = started(sandbox).await;
+        let rules_handle = hive.get::<Rules>();
+        let ranges = Rule {
+            priority: 30,
+            from: "10.1.0.0/16".parse().ok(),
+            to: "10.2.0.1/32".parse().ok(),
+            table: TABLE_MAIN,
+            ..Rule::default()
+        };
+        let all = [desired(false), desired(true)].concat().into_iter().chain([DesiredRule::new(ranges)]);
+        rules_handle.replace("test", all);
+        rules_handle.wait("test").await.unwrap();
+        let expected = "9:\tfrom all fwmark 0x300/0xf00 lookup 2004\n9:\tfrom all fwmark 0x200/0xf00 lookup 2004\n\
+                        20:\tfrom 192.0.2.0/24 to 198.51.100.7 lookup main\n30:\tfrom 10.1.0.0/16 to 10.2.0.1 lookup main\n\
+                        100:\tfrom all lookup local\n";
+        assert!(rules(sandbox, "-4").starts_with(expected), "{}", rules(sandbox, "-4"));
+        assert!(rules(sandbox, "-6").starts_with(FIRST), "{}", rules(sandbox, "-6"));
+
+        let is_complete =
+            || rules(sandbox, "-4").matches("2004").count() == 2 && rules(sandbox, "-6").starts_with(FIRST);
+        let lost = std::time::Instant::now();
+        host.ip("rule del prio 9 fwmark 0x200/0xf00 table 2004").unwrap();
+        host.ip("-6 rule del prio 9").unwrap();
+        assert!(!is_complete());
+        hive.until("the deleted rules", is_complete).await;
+        assert!(lost.elapsed() < std::time::Duration::from_secs(1), "{:?}", lost.elapsed());
+        // Without the local table at its first place, marked packets to this node would not reach the proxy.
+        host.ip("-6 rule add prio 0 table local").unwrap();
+        host.ip("rule del prio 30").unwrap();
+        hive.until("the ranges", || rules(sandbox, "-4").contains("30:\tfrom 10.1.0.0/16 to 10.2.0.1 "))
+            .await;
+        hive.until("the moved rule", is_complete).await;
+
+        rules_handle.remove_owner("test");
+        let kept =
+            "0:\tfrom all lookup local\n9:\tfrom all fwmark 0x300/0xf00 lookup 2004\n20:\tfrom 192.0.2.0/24";
+        hive.until("the deletion", || rules(sandbox, "-4").starts_with(kept)).await;
+        assert_eq!(rules(sandbox, "-4").lines().count(), 5, "{}", rules(sandbox, "-4"));
+        hive.until("the local table's rule", || {
+            rules(sandbox, "-6").starts_with("0:\tfrom all lookup local\n")
+        })
+        .await;
+        assert!(!rules(sandbox, "-6").contains("100:"), "{}", rules(sandbox, "-6"));
+        hive.stop().await;
+    });
+}
+
+#[test]
+fn a_restart_keeps_rules_and_prunes_claimed_ones_after_its_sources() {
+    require_root!();
+    in_sandbox(async |sandbox| {
+        let (mut hive, _) = started(sandbox).await;
+        let handle = hive.get::<Rules>();
+        handle.replace("a", [marked(false, 9, 2004), marked(false, 10, 2005)].map(DesiredRule::new));
+        handle.replace("b", [DesiredRule::new(marked(false, 9, 2004))]);
+        handle.wait("a").await.unwrap();
+        hive.stop().await;
+        let host = sandbox.host();
+        host.ip("rule add prio 11 fwmark 0x200/0xf00 table 2005").unwrap();
+        host.ip("-6 rule add prio 10 fwmark 0xa00/0xf00 table 2005").unwrap();
+
+        let (mut hive, _) = started(sandbox).await;
+        let handle = hive.get::<Rules>();
+        let source = handle.register_initializer("test");
+        handle.claim(9, 2004);
+        handle.claim(10, 2005);
+        for owner in ["a", "b"] {
+            handle.replace(owner, [DesiredRule::new(marked(false, 9, 2004))]);
+        }
+        handle.wait("b").await.unwrap();
+        handle.remove_owner("a");
+        handle.wait("b").await.unwrap();
+        let found = rules(sandbox, "-4");
+        assert!(
+            found.contains("9:\t") && found.contains("10:\t"),
+            "one owner is left, a source is not complete: {found}"
+        );
+        handle.finish(source);
+        hive.until("the prune", || {
+            !rules(sandbox, "-4").contains("10:\t") && !rules(sandbox, "-6").contains("2005")
+        })
+        .await;
+        let found = rules(sandbox, "-4");
+        assert!(found.contains("9:\t") && found.contains("11:\t"), "{found}");
         hive.stop().await;
     });
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use devices::Device;
 use envoy_api::Types;
 use envoy_proxy::{Envoy, EnvoyConfig as EnvoyOptions, Kind};
 use hive::prelude::*;
@@ -13,10 +14,13 @@ use loadbalancer::ServicesWriter;
 use local_node::{LocalNode, StateConfig};
 use maps::{FamilyConfig, MapsConfig};
 use proxy_ports::Proxies;
+use routes::{Routes, Rules};
 use statedb::{RwTable, Table};
+use tunnel::Tunnel;
 
 use crate::config::ConfigsConfig;
 use crate::controller::{Controller, Tables};
+use crate::from_proxy::{self, FromProxy};
 use crate::model::{EnvoyConfig, EnvoyResource};
 use crate::objects::Objects;
 use crate::parse::Settings;
@@ -40,6 +44,7 @@ pub fn cell() -> Cell {
             statedb::table::<EnvoyResource>(),
             invoke(follow),
             invoke(secrets),
+            invoke(route),
         ],
     )
 }
@@ -118,4 +123,34 @@ fn secrets(
         return;
     }
     envoy.follow_secrets(namespace, &sources, &jobs);
+}
+
+#[derive(Params)]
+struct RouteParams {
+    config: Config<ConfigsConfig>,
+    families: Config<FamilyConfig>,
+    proxies: Arc<Proxies>,
+    /// All of these are absent in agents without routes to other nodes.
+    tunnel: Option<Arc<Tunnel>>,
+    routes: Option<Arc<Routes>>,
+    rules: Option<Arc<Rules>>,
+    devices: Option<Arc<Table<Device>>>,
+    node: Arc<Table<LocalNode>>,
+    jobs: JobGroup,
+}
+
+/// Leads packets of Envoy through the programs.
+fn route(p: RouteParams) {
+    let (Some(tunnel), Some(routes), Some(rules), Some(devices)) = (p.tunnel, p.routes, p.rules, p.devices)
+    else {
+        return;
+    };
+    if !p.config.enable_envoy_config || !p.proxies.config().enable_l7_proxy || tunnel.is_tunnel() {
+        return;
+    }
+    rules.replace(from_proxy::OWNER, from_proxy::rules(&p.families));
+    let initializer = routes.register_initializer(from_proxy::OWNER);
+    let (families, node, devices) = ((*p.families).clone(), (*p.node).clone(), (*devices).clone());
+    let from_proxy = FromProxy { families, node, devices, routes, initializer };
+    p.jobs.one_shot("routes-from-proxy", move |cx: JobCx| from_proxy.run(cx)).add();
 }

@@ -3,7 +3,8 @@
 //! **Owns** the tables `ciliumenvoyconfigs` (valid objects, as this node sees them) and `envoy-resources` (what Envoy gets
 //! of each, and of the services that they refer to), the ports of their listeners, and the redirects of services.
 //! **Needs** option `enable-envoy-config`, the objects, [`envoy_proxy::Envoy`], `Arc<Proxies>` for ports, the writer of
-//! services, the node's labels. **Provides** nothing: it acts on Envoy, ports and services.
+//! services, the node's labels; with native routing the handles of routes and rules. **Provides** nothing: it acts on
+//! Envoy, ports, services, and on table 2005 (`from_proxy`).
 //!
 //! **Life.** An object is parsed once for each change (`parse`, a pure function): JSON becomes messages of Envoy's API, of
 //! any extension, names are qualified by the object, and Cilium's filters are added. A fault refuses the object as a
@@ -39,6 +40,7 @@ mod cell;
 mod config;
 mod controller;
 mod error;
+mod from_proxy;
 mod model;
 mod objects;
 mod parse;

@@ -8,7 +8,7 @@ use hive::prelude::*;
 use local_node::{LocalNode, StateConfig};
 use maps::FamilyConfig;
 use metrics::Metrics;
-use routes::Routes;
+use routes::{Routes, Rules};
 use state_file::StateFile;
 use statedb::{RwTable, Table};
 
@@ -44,6 +44,7 @@ struct ProxiesParams {
     families: Option<Config<FamilyConfig>>,
     /// Absent in agents whose packets reach proxies by other means, and in tests.
     routes: Option<Arc<Routes>>,
+    routing_rules: Option<Arc<Rules>>,
     rules: Option<Arc<RuleReader>>,
     state: Option<Config<StateConfig>>,
     metrics: Option<Arc<Metrics>>,
@@ -57,7 +58,7 @@ fn proxies(p: ProxiesParams) -> Arc<Proxies> {
     if let Some(metrics) = &p.metrics {
         Redirects::register(metrics, redirects);
     }
-    let has_routes = p.routes.is_some();
+    let has_routes = p.routing_rules.is_some();
     let proxies =
         Arc::new(Proxies::new((*p.ports).clone(), (*p.redirects).clone(), (*p.config).clone(), !has_routes));
     if let Some(metrics) = &p.metrics {
@@ -72,8 +73,14 @@ fn proxies(p: ProxiesParams) -> Arc<Proxies> {
     };
     if let Some(routes) = p.routes {
         routes.replace([(routing::OWNER, families.iter().map(|ipv6| routing::route(*ipv6)).collect())]);
-        let (proxies, families) = (proxies.clone(), families.clone());
-        p.jobs.one_shot("routing", move |cx: JobCx| job::route(proxies, families, cx)).add();
+    }
+    if let Some(rules) = p.routing_rules {
+        routing::claim(&rules);
+        rules.replace(routing::OWNER, routing::rules(&families));
+        if is_on {
+            let proxies = proxies.clone();
+            p.jobs.one_shot("routing", move |cx: JobCx| job::route(proxies, rules, cx)).add();
+        }
     }
     if !is_on {
         return proxies;

@@ -1,9 +1,10 @@
-//! The jobs: rules and routes of redirected packets; the file of ports and the release of ports without a proxy.
+//! The jobs: whether the kernel has the rules of redirected packets; the file of ports and the release of ports without a proxy.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use hive::JobCx;
+use routes::Rules;
 use state_file::StateFile;
 use tokio::time::{Instant, sleep};
 
@@ -13,7 +14,7 @@ use crate::routing;
 
 /// The time between a change and its write, as in Cilium.
 const WRITE_DELAY: Duration = Duration::from_secs(10);
-/// The interval of writes without a change, which keep the file young, and of repairs of rules.
+/// The interval of writes without a change, which keep the file young, and of waits for rules.
 const INTERVAL: Duration = Duration::from_secs(60);
 /// The time for which the port of a proxy that is gone is kept for it, as in Cilium.
 pub(crate) const KEEP: Duration = Duration::from_secs(5 * 60);
@@ -59,11 +60,12 @@ pub(crate) async fn keep(proxies: Arc<Proxies>, file: Option<StateFile>, cx: Job
     }
 }
 
-/// Keeps the rules of these families (true: IPv6).
-pub(crate) async fn route(proxies: Arc<Proxies>, families: Vec<bool>, cx: JobCx) -> anyhow::Result<()> {
+/// Declares, after each change of the rules, whether the kernel has them.
+pub(crate) async fn route(proxies: Arc<Proxies>, rules: Arc<Rules>, cx: JobCx) -> anyhow::Result<()> {
+    let table = rules.table();
     loop {
-        let desired = families.clone();
-        match hive::blocking(move || routing::apply(&desired)).await {
+        let watch = table.watch(&table.snapshot());
+        match rules.wait(routing::OWNER).await {
             Ok(()) => {
                 proxies.set_routed(true);
                 cx.health.ok("rules of routing are in place");
@@ -78,6 +80,7 @@ pub(crate) async fn route(proxies: Arc<Proxies>, families: Vec<bool>, cx: JobCx)
         }
         tokio::select! {
             () = cx.cancelled() => return Ok(()),
+            () = watch.changed() => {}
             () = sleep(INTERVAL) => {}
         }
     }

@@ -20,7 +20,8 @@
 //! is kept for five minutes, later given out last.
 //!
 //! **Routing.** A rule leads packets with the mark of a redirect to a table in which every destination is local; for it
-//! to come first, the kernel's rule of the local table moves from priority 0 to 100. A job repairs both each minute.
+//! to come first, the kernel's rule of the local table moves from priority 0 to 100. Both are rows of table
+//! `desired-rules`, whose reconciler repairs them.
 //! While they are missing no redirect has a port: the traffic is denied and does not pass by the proxy.
 //!
 //! ```
@@ -49,8 +50,8 @@
 
 //!
 //! # Differences from Cilium
-//! A redirect gets its port when rules lead to the proxy, not when the port is allocated. There is no table 2005 (packets
-//! from proxies), which only Envoy configurations without a tunnel and encryption need; its rules are removed.
+//! A redirect gets its port when rules lead to the proxy, not when the port is allocated. Table 2005 (packets from
+//! proxies) belongs to the features that need it; rules of a previous run that lead there are removed without them.
 
 mod cell;
 mod config;
@@ -74,3 +75,4 @@ pub use metrics::Verdicts;
 pub use port::{DNS_PROXY, PortState, ProxyPort, proxy_name};
 pub use receiver::PolicyReceiver;
 pub use redirect::{EndpointRedirect, PeerRules};
+pub use routing::{FROM_PROXY_TABLE, from_ingress_proxy};

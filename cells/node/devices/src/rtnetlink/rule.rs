@@ -1,15 +1,18 @@
 //! Rules of policy routing.
 
 use std::fmt;
+use std::net::IpAddr;
 
+use ipnetwork::IpNetwork;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 
 use crate::{Netlink, NetlinkError};
 
-/// A rule by which packets are looked up in a table: all, or those with a mark. `Display` has the form of `ip rule`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// A rule by which packets are looked up in a table: all, or those with a mark or an address. `Display` has the form of
+/// `ip rule`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rule {
     /// Whether it is a rule of IPv6.
     pub ipv6: bool,
@@ -19,13 +22,24 @@ pub struct Rule {
     pub mark: u32,
     /// Bits of the mark that are compared; 0 for all packets.
     pub mask: u32,
+    /// The range of the packets' source; `None` for all.
+    pub from: Option<IpNetwork>,
+    /// The range of the packets' destination; `None` for all.
+    pub to: Option<IpNetwork>,
     /// The table.
     pub table: u32,
 }
 
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} rule {}: from all", if self.ipv6 { "ip -6" } else { "ip" }, self.priority)?;
+        write!(f, "{} rule {}: from ", if self.ipv6 { "ip -6" } else { "ip" }, self.priority)?;
+        match self.from {
+            Some(from) => from.fmt(f)?,
+            None => f.write_str("all")?,
+        }
+        if let Some(to) = self.to {
+            write!(f, " to {to}")?;
+        }
         if self.mask != 0 {
             write!(f, " fwmark {:#x}/{:#x}", self.mark, self.mask)?;
         }
@@ -46,6 +60,14 @@ impl Rule {
         if self.mask != 0 {
             message.attributes.extend([RuleAttribute::FwMark(self.mark), RuleAttribute::FwMask(self.mask)]);
         }
+        if let Some(from) = self.from {
+            message.header.src_len = from.prefix();
+            message.attributes.push(RuleAttribute::Source(from.network()));
+        }
+        if let Some(to) = self.to {
+            message.header.dst_len = to.prefix();
+            message.attributes.push(RuleAttribute::Destination(to.network()));
+        }
         message
     }
 
@@ -57,9 +79,10 @@ impl Rule {
             AddressFamily::Inet6 => true,
             _ => return None,
         };
-        if header.action != RuleAction::ToTable || header.dst_len + header.src_len + header.tos > 0 {
+        if header.action != RuleAction::ToTable || header.tos > 0 {
             return None;
         }
+        let range = |ip: IpAddr, length: u8| IpNetwork::new(ip, length).ok();
         let mut rule = Rule { ipv6, table: header.table.into(), ..Rule::default() };
         for attribute in &message.attributes {
             match attribute {
@@ -67,6 +90,8 @@ impl Rule {
                 RuleAttribute::FwMark(mark) => rule.mark = *mark,
                 RuleAttribute::FwMask(mask) => rule.mask = *mask,
                 RuleAttribute::Table(table) => rule.table = *table,
+                RuleAttribute::Source(ip) => rule.from = Some(range(*ip, header.src_len)?),
+                RuleAttribute::Destination(ip) => rule.to = Some(range(*ip, header.dst_len)?),
                 // No effect on the lookup: the rule's origin, and the default of no suppressed prefix length.
                 RuleAttribute::Protocol(_) | RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
                 _ => return None,
@@ -77,7 +102,7 @@ impl Rule {
 }
 
 impl Netlink {
-    /// Lists the rules of both families that have no condition other than the mark.
+    /// Lists the rules of both families that have no conditions other than the mark and ranges of addresses.
     pub fn rules(&mut self) -> Result<Vec<Rule>, NetlinkError> {
         let all = Message::GetRule(RuleMessage::default());
         self.dump("list rules", &all, |message| match message {
