@@ -6,6 +6,7 @@ use std::sync::Arc;
 use api::StatusSource;
 use api_models::{Masquerading, MasqueradingProtocols};
 use datapath_api::HostMark;
+use hive::Settings;
 use hive::prelude::*;
 use local_node::{LocalNode, LocalNodeConfig};
 use maps::FamilyConfig;
@@ -28,6 +29,7 @@ use crate::no_track::{NoTrack, NoTrackRules};
 use crate::program::Runner;
 use crate::rules::{Family, saved_proxies};
 use crate::saved::Saved;
+use crate::{Error, no_conntrack};
 
 /// Keeps the rules of iptables; provides [`HostMark`].
 pub fn cell() -> Cell {
@@ -51,6 +53,7 @@ pub fn cell() -> Cell {
 #[derive(Params)]
 struct RuleParams {
     config: Config<IptablesConfig>,
+    settings: Arc<Settings>,
     masquerade: Config<MasqueradeConfig>,
     masquerading: Arc<BpfMasquerading>,
     families: Config<FamilyConfig>,
@@ -75,7 +78,11 @@ struct SetParams {
     jobs: JobGroup,
 }
 
-fn start(p: RuleParams) {
+fn start(p: RuleParams) -> Result<(), Error> {
+    let replaces_kube_proxy =
+        p.settings.get("kube-proxy-replacement").is_some_and(|option| option.value == "true");
+    let untracked_range =
+        no_conntrack::untracked_range(&p.config, &p.masquerade, &p.families, &p.tunnel, replaces_kube_proxy)?;
     let families = enabled(&p.families);
     let is_masquerading = families.iter().any(|family| p.masquerade.is_in_iptables(family.ip()));
     if p.config.install_iptables_rules
@@ -95,11 +102,13 @@ fn start(p: RuleParams) {
         tunnel: p.tunnel,
         has_endpoint_routes: p.endpoint_routes.enable_endpoint_routes,
         families,
+        untracked_range,
         tables: p.tables,
         host_mark: p.host_mark,
         proxies: p.proxies,
     };
     p.jobs.one_shot("rules", move |cx: JobCx| job.run(cx)).add();
+    Ok(())
 }
 
 /// Reads the ports of proxies from rules of the previous run, which all enabled families have.

@@ -15,6 +15,10 @@ pub struct IptablesConfig {
     /// Chains of iptables (INPUT, OUTPUT, FORWARD, PREROUTING, POSTROUTING) that get no rule that leads to the agent's
     #[flag(default = "")]
     pub disable_iptables_feeder_rules: Vec<String>,
+    /// Do not track connections of pods in netfilter: IPv4 of ipv4-native-routing-cidr, with native routing,
+    /// kube-proxy-replacement and enable-bpf-masquerade
+    #[flag(default = false)]
+    pub install_no_conntrack_iptables_rules: bool,
     /// Time to wait for the lock of iptables, in whole seconds
     #[flag(default = "5s")]
     pub iptables_lock_timeout: Duration,

@@ -32,6 +32,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) routes: Vec<&'a Route>,
     pub(crate) devices: Vec<&'a Device>,
     pub(crate) proxies: BTreeMap<Arc<str>, u16>,
+    /// The IPv4 range of which nothing is tracked.
+    pub(crate) untracked_range: Option<IpNetwork>,
     /// Traffic that is not tracked, and whether all of it is known.
     pub(crate) untracked: (Vec<&'a NoTrack>, bool),
 }
@@ -56,6 +58,7 @@ impl Facts<'_> {
             no_feeder: self.config.disable_iptables_feeder_rules.clone(),
             masquerade: self.masquerade(family),
             proxies: self.proxies.clone(),
+            untracked_range: self.untracked_range.filter(|_| family == Family::V4),
             untracked: Untracked::of(family, self.untracked.0.iter().copied(), self.untracked.1),
         }
     }

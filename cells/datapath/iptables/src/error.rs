@@ -53,6 +53,14 @@ pub enum Error {
         /// Its error output.
         output: String,
     },
+    /// Another option is needed.
+    #[error("option {option}: true needs {needed}; give it, or remove {option}")]
+    NeedsOption {
+        /// The option.
+        option: &'static str,
+        /// The other one with its value and the reason.
+        needed: &'static str,
+    },
     /// The agent stops.
     #[error("{program} was killed, as the agent stops")]
     Stopped {

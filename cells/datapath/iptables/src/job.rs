@@ -10,6 +10,7 @@ use devices::{Device, Route};
 use futures::future::{FutureExt as _, OptionFuture, select_all};
 use hive::JobCx;
 use hive::job::Backoff;
+use ipnetwork::IpNetwork;
 use local_node::LocalNode;
 use masquerade::{BpfMasquerading, MasqueradeConfig};
 use proxy_ports::Proxies;
@@ -58,6 +59,7 @@ pub(crate) struct Job {
     pub(crate) tunnel: Arc<Tunnel>,
     pub(crate) has_endpoint_routes: bool,
     pub(crate) families: Vec<Family>,
+    pub(crate) untracked_range: Option<IpNetwork>,
     pub(crate) tables: Tables,
     pub(crate) host_mark: Arc<HostMark>,
     pub(crate) proxies: Option<Arc<Proxies>>,
@@ -206,6 +208,7 @@ impl Job {
                 routes,
                 devices,
                 proxies,
+                untracked_range: self.untracked_range,
                 untracked,
             }
             .desired()

@@ -21,6 +21,9 @@
 //! Traffic in table `no-track` is not tracked, and accepted although it is part of no connection; other cells write rows
 //! by [`NoTrackRules`].
 //!
+//! With `install-no-conntrack-iptables-rules` no IPv4 traffic of the range that the network routes is tracked; rules of
+//! single pods are left out then.
+//!
 //! With `install-iptables-rules=false` chains of a previous run are removed; the rule that marks the host's packets is
 //! then one of nftables (`loader`).
 //!
@@ -34,6 +37,7 @@
 //!     no_feeder: vec![],
 //!     masquerade: None,
 //!     proxies: Default::default(),
+//!     untracked_range: None,
 //!     untracked: Default::default(),
 //! };
 //! let chains = chains(Family::V4, &inputs);
@@ -52,6 +56,7 @@ mod desired;
 mod error;
 pub mod ipset;
 mod job;
+mod no_conntrack;
 mod no_track;
 mod notifications;
 mod pass;

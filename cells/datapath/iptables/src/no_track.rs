@@ -216,14 +216,14 @@ impl Untracked {
     }
 
     /// Returns the rules of a chain of table `raw`, or of `filter`, where untracked packets would match no rule that
-    /// accepts established connections.
-    pub(crate) fn rules(&self, chain: &str) -> Vec<String> {
+    /// accepts established connections; those of single pods only with `of_pods`.
+    pub(crate) fn rules(&self, chain: &str, of_pods: bool) -> Vec<String> {
         let is_raw = matches!(chain, "CILIUM_PRE_raw" | "CILIUM_OUTPUT_raw");
         let (verb, target) = if is_raw { ("NOTRACK", "CT --notrack") } else { ("ACCEPT", "ACCEPT") };
         let comment =
             format!("-m comment --comment \"cilium: {verb} for pods without tracking\" -j {target}");
         let mut rules = Vec::new();
-        for (address, port) in &self.pods {
+        for (address, port) in self.pods.iter().filter(|_| of_pods) {
             let bits = if address.is_ipv4() { 32 } else { 128 };
             for protocol in Protocol::ALL {
                 for (end, side) in [("-d", "dport"), ("-s", "sport")] {
@@ -281,7 +281,7 @@ mod tests {
         let untracked = Untracked::of(Family::V4, rows.iter(), true);
         let comment = "-m comment --comment \"cilium: NOTRACK for pods without tracking\" -j CT --notrack";
         assert_eq!(
-            untracked.rules("CILIUM_PRE_raw"),
+            untracked.rules("CILIUM_PRE_raw", true),
             [
                 format!("-d 10.244.0.9/32 -p tcp -m tcp --dport 53 {comment}"),
                 format!("-s 10.244.0.9/32 -p tcp -m tcp --sport 53 {comment}"),
@@ -289,14 +289,14 @@ mod tests {
                 format!("-s 10.244.0.9/32 -p udp -m udp --sport 53 {comment}"),
             ]
         );
-        assert_eq!(untracked.rules("CILIUM_OUTPUT_raw"), untracked.rules("CILIUM_PRE_raw"));
+        assert_eq!(untracked.rules("CILIUM_OUTPUT_raw", true), untracked.rules("CILIUM_PRE_raw", true));
         for chain in ["CILIUM_INPUT", "CILIUM_OUTPUT", "CILIUM_FORWARD"] {
-            let rules = untracked.rules(chain);
+            let rules = untracked.rules(chain, true);
             assert!(rules.len() == 4 && rules.iter().all(|rule| rule.ends_with("-j ACCEPT")), "{rules:#?}");
         }
-        let v6 = Untracked::of(Family::V6, rows.iter(), true).rules("CILIUM_FORWARD");
+        let v6 = Untracked::of(Family::V6, rows.iter(), true).rules("CILIUM_FORWARD", true);
         assert!(v6.len() == 4 && v6[0].starts_with("-d fd00::9/128 -p tcp "), "{v6:#?}");
-        assert!(Untracked::default().rules("CILIUM_PRE_raw").is_empty());
+        assert!(Untracked::default().rules("CILIUM_PRE_raw", true).is_empty());
     }
 
     #[test]
@@ -304,24 +304,27 @@ mod tests {
         let many = (1..=16).map(|port| (Protocol::Tcp, port));
         let rows = [host("pod/a", many), host("pod/b", [(Protocol::Tcp, 16), (Protocol::Udp, 53)])];
         let untracked = Untracked::of(Family::V6, rows.iter(), true);
-        let rules = untracked.rules("CILIUM_PRE_raw");
+        let rules = untracked.rules("CILIUM_PRE_raw", true);
         let starts = [
             "-p tcp -m multiport --dports 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15 -m comment ",
             "-p tcp -m multiport --dports 16 -m comment ",
             "-p udp -m multiport --dports 53 -m comment ",
         ];
         assert!(rules.len() == 3 && rules.iter().zip(starts).all(|(rule, start)| rule.starts_with(start)));
-        let replies = untracked.rules("CILIUM_OUTPUT_raw");
+        let replies = untracked.rules("CILIUM_OUTPUT_raw", true);
         assert!(replies.len() == 3 && replies.iter().all(|rule| rule.contains(" --sports ")));
-        assert!(untracked.rules("CILIUM_FORWARD").is_empty(), "only raw chains");
+        assert!(untracked.rules("CILIUM_FORWARD", true).is_empty(), "only raw chains");
     }
 
     #[test]
     fn rules_of_the_previous_run_stay_until_all_sources_are_complete() {
         let rows = [pod("endpoint/7", &["10.244.0.9"], 53), host("pod/a", [(Protocol::Udp, 53)])];
         let before = Untracked::of(Family::V4, rows.iter(), true);
-        let lines: String =
-            before.rules("CILIUM_PRE_raw").iter().map(|rule| format!("-A CILIUM_PRE_raw {rule}\n")).collect();
+        let lines: String = before
+            .rules("CILIUM_PRE_raw", true)
+            .iter()
+            .map(|rule| format!("-A CILIUM_PRE_raw {rule}\n"))
+            .collect();
         // Rules for other reasons are none of a pod.
         let tunnel = "-A CILIUM_PRE_raw -p udp -m udp --dport 8472 -m comment --comment \"x\" -j CT --notrack\n\
                       -A CILIUM_PRE_raw -d 10.244.0.8/32 -p tcp -m tcp --dport 80 -j ACCEPT\n";

@@ -75,6 +75,8 @@ pub struct Inputs {
     pub masquerade: Option<Masquerade>,
     /// The ports of proxies, by their names: packets that the programs have marked for one are led to it.
     pub proxies: BTreeMap<Arc<str>, u16>,
+    /// The range of which netfilter tracks no traffic at all.
+    pub untracked_range: Option<IpNetwork>,
     /// Traffic of pods that netfilter does not track.
     pub untracked: Untracked,
 }
@@ -214,9 +216,18 @@ pub fn chains(family: Family, inputs: &Inputs) -> Vec<Chain> {
 fn rules(family: Family, chain: &str, inputs: &Inputs) -> Vec<String> {
     let mut rules = base_rules(family, chain, inputs);
     if !matches!(chain, "CILIUM_PRE_mangle" | "CILIUM_POST_nat") {
-        rules.extend(inputs.untracked.rules(chain));
+        rules.extend(inputs.untracked.rules(chain, inputs.untracked_range.is_none()));
     }
     rules
+}
+
+/// Returns the rules of a range of which nothing is tracked. Cilium inserts them one by one, so that the last is first.
+fn not_tracked_range(inputs: &Inputs) -> Vec<String> {
+    let rules = |pods: String| {
+        ["-d", "-s"]
+            .map(|end| rule(&format!("{end} {pods}"), "cilium: NOTRACK for pod traffic", "CT --notrack"))
+    };
+    inputs.untracked_range.map(range).into_iter().flat_map(rules).collect()
 }
 
 fn base_rules(family: Family, chain: &str, inputs: &Inputs) -> Vec<String> {
@@ -257,7 +268,7 @@ fn pre_raw(inputs: &Inputs) -> Vec<String> {
     let tunnel = inputs.tunnel_port.map(not_tracked_tunnel);
     let proxy =
         rule(&marked(TO_PROXY, mark::MAGIC_MASK), "cilium: NOTRACK for proxy traffic", "CT --notrack");
-    tunnel.into_iter().chain([proxy]).collect()
+    not_tracked_range(inputs).into_iter().chain(tunnel).chain([proxy]).collect()
 }
 
 fn not_tracked_tunnel(port: u16) -> String {
@@ -265,7 +276,8 @@ fn not_tracked_tunnel(port: u16) -> String {
 }
 
 fn output_raw(inputs: &Inputs) -> Vec<String> {
-    let mut rules: Vec<String> = inputs.tunnel_port.map(not_tracked_tunnel).into_iter().collect();
+    let mut rules = not_tracked_range(inputs);
+    rules.extend(inputs.tunnel_port.map(not_tracked_tunnel));
     let delivery = (inputs.delivery != HOST_DEVICE).then_some(inputs.delivery.as_str());
     for (value, mask, comment) in [
         (PROXY, PROXY_RETURN_MASK, "cilium: NOTRACK for proxy return traffic"),
@@ -475,6 +487,7 @@ pub(crate) mod tests {
                 node_set: None,
             }),
             proxies: BTreeMap::new(),
+            untracked_range: None,
             untracked: Untracked::default(),
         }
     }
@@ -587,6 +600,31 @@ pub(crate) mod tests {
         for chain in ["CILIUM_PRE_raw", "CILIUM_OUTPUT_raw", "CILIUM_OUTPUT"] {
             assert!(!rules_of(Family::V4, &native, chain).iter().any(|rule| rule.contains("tunnel")));
         }
+    }
+
+    /// As Cilium inserts them: in front of all others, the last one first.
+    #[test]
+    fn an_untracked_range_precedes_all_rules_and_replaces_those_of_its_pods() {
+        let pod = ("10.244.0.9".parse().unwrap(), 53);
+        let untracked = Untracked { pods: [pod].into(), is_complete: true, ..Untracked::default() };
+        let tracked = Inputs { tunnel_port: None, masquerade: None, untracked, ..inputs() };
+        let range = "10.0.0.0/8".parse().ok();
+        let native = Inputs { untracked_range: range, ..tracked.clone() };
+        let row = |end: &str| {
+            format!(
+                "{end} 10.0.0.0/8 -m comment --comment \"cilium: NOTRACK for pod traffic\" -j CT --notrack"
+            )
+        };
+        for chain in ["CILIUM_PRE_raw", "CILIUM_OUTPUT_raw"] {
+            let rules = rules_of(Family::V4, &native, chain);
+            assert_eq!(rules[..2], [row("-d"), row("-s")], "{chain}");
+            assert!(!rules.iter().any(|rule| rule.contains("10.244.0.9")), "{chain}: {rules:#?}");
+            let without = rules_of(Family::V4, &tracked, chain);
+            assert_eq!(rules[2..], without[..without.len() - 4], "{chain}");
+        }
+        assert!(
+            !rules_of(Family::V4, &native, "CILIUM_FORWARD").iter().any(|rule| rule.contains("10.244.0.9"))
+        );
     }
 
     #[test]

@@ -717,5 +717,60 @@ fn traffic_of_pods_that_is_not_tracked() {
             hive.until("the pod is gone", || rules(&v4) == [0; 5] && rules(&v6) == [0; 5]).await;
             hive.stop().await;
         });
+        // Nothing of the range is tracked, whatever the port, and IPv6 is.
+        let before = (counted(&v4), counted(&v6));
+        block_on(async {
+            let options = NO_CONNTRACK.into_iter().chain([("ipv4-native-routing-cidr", "127.0.0.0/8")]);
+            let hive = hive_with([config::<KubeProxyConfig>()]);
+            let mut hive = options.fold(hive, |hive, (key, value)| hive.set(key, value));
+            hive.start().await;
+            hive.until("rules are in force", || report(&hive).0.contains("in force (")).await;
+            let ((first, twin), v6) = (counted(&v4), counted(&v6));
+            assert!(
+                first > before.0.0 && twin > before.0.1 && v6 == before.1,
+                "{before:?} {first} {twin} {v6:?}"
+            );
+            hive.stop().await;
+        });
+    }
+}
+
+/// The option of the load balancer, which the rules depend on.
+#[derive(Clone, Debug, hive::Config)]
+struct KubeProxyConfig {
+    /// Serve services for clients outside
+    #[flag(default = false)]
+    #[expect(dead_code, reason = "read by its name")]
+    kube_proxy_replacement: bool,
+}
+
+/// Options with which connections of pods need no tracking.
+const NO_CONNTRACK: [(&str, &str); 5] = [
+    ("install-no-conntrack-iptables-rules", "true"),
+    ("routing-mode", "native"),
+    ("kube-proxy-replacement", "true"),
+    ("enable-ipv4-masquerade", "false"),
+    ("enable-ipv6-masquerade", "false"),
+];
+
+#[test]
+fn connections_are_tracked_where_something_else_needs_it() {
+    for (option, value, needed) in [
+        ("routing-mode", "tunnel", "routing-mode=native"),
+        ("kube-proxy-replacement", "false", "kube-proxy-replacement=true"),
+        ("enable-ipv4-masquerade", "true", "enable-bpf-masquerade=true"),
+        ("enable-ipv4", "false", "enable-ipv4=true"),
+    ] {
+        let options =
+            NO_CONNTRACK.into_iter().map(|(key, given)| (key, if key == option { value } else { given }));
+        let options = options.chain((option == "enable-ipv4").then_some((option, value)));
+        let hive = hive_with([config::<KubeProxyConfig>()]);
+        let mut hive = options.fold(hive, |hive, (key, value)| hive.set(key, value));
+        block_on(async {
+            let error = hive.try_start().await.unwrap_err();
+            let error = format!("{error:#}");
+            let text = format!("option install-no-conntrack-iptables-rules: true needs {needed}");
+            assert!(error.contains(&text), "{error}");
+        });
     }
 }
