@@ -58,6 +58,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
         "agent-notifications",
         "ciliumendpoint",
         "endpoint-routes",
+        "big-tcp",
         "no-track",
         "envoy-proxy",
         "fqdn-names",

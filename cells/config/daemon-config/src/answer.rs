@@ -8,6 +8,7 @@ use api_models::{
     DaemonConfiguration, DaemonConfigurationSpec, DaemonConfigurationStatus, KvstoreConfiguration,
     MasqueradeProtocols, NodeAddressing, NodeAddressingElement,
 };
+use big_tcp::Limits;
 use devices::Device;
 use local_node::LocalNode;
 use serde_json::Value;
@@ -15,9 +16,6 @@ use tunnel::{MtuConfig, Tunnel};
 
 use crate::config::CniConfig;
 use crate::error::Error;
-
-/// The kernel's default maximum size of GSO and GRO packets (`GSO_LEGACY_MAX_SIZE`).
-const SEGMENT: i64 = 65536;
 
 /// Values that are constant while the agent runs.
 #[derive(Clone, Debug)]
@@ -36,14 +34,15 @@ pub(crate) fn configuration<'a>(
     spec: DaemonConfigurationSpec,
     node: Option<&LocalNode>,
     devices: impl Iterator<Item = &'a Device>,
+    segments: Limits,
 ) -> Result<DaemonConfiguration, Error> {
     let config = &fixed.config;
     let mtu = fixed.mtu.device_mtu(devices);
     let status = DaemonConfigurationStatus {
-        gro_ipv4_max_size: SEGMENT,
-        gro_max_size: SEGMENT,
-        gso_ipv4_max_size: SEGMENT,
-        gso_max_size: SEGMENT,
+        gro_ipv4_max_size: segments.ipv4.gro.into(),
+        gro_max_size: segments.ipv6.gro.into(),
+        gso_ipv4_max_size: segments.ipv4.gso.into(),
+        gso_max_size: segments.ipv6.gso.into(),
         addressing: node.map(addressing),
         configured_datapath_mode: config.datapath_mode.clone(),
         daemon_configuration_map: fixed.running.clone(),

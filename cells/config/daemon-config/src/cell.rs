@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use api::{Operation, Request, Response, Route};
 use api_models::{DaemonConfigurationSpec, MasqueradeProtocols, rfc3339};
+use big_tcp::{BigTcp, Limits};
 use devices::Device;
 use hive::Settings;
 use hive::config::FlagValue as _;
@@ -137,6 +138,7 @@ struct RouteParams {
     followers: Group<Follower>,
     node: Arc<LocalNodeStore>,
     devices: Arc<Table<Device>>,
+    segments: Option<Arc<BigTcp>>,
 }
 
 fn new_routes(p: RouteParams) -> Members<Route> {
@@ -146,7 +148,8 @@ fn new_routes(p: RouteParams) -> Members<Route> {
         let spec = spec::spec(p.options.all(&snapshot).map(|row| &**row));
         let node = p.node.node();
         let devices = p.devices.all(&snapshot).map(|row| &**row);
-        std::future::ready(match configuration(&p.fixed, spec, node.as_deref(), devices) {
+        let segments = p.segments.as_ref().map_or_else(Limits::default, |segments| segments.limits());
+        std::future::ready(match configuration(&p.fixed, spec, node.as_deref(), devices, segments) {
             Ok(configuration) => Response::json(200, &configuration),
             Err(error) => Response::error(500, error.to_string()),
         })

@@ -20,6 +20,7 @@ mod link;
 mod neighbor;
 mod route;
 mod rule;
+mod segments;
 mod socket;
 mod tunnel;
 
@@ -29,6 +30,7 @@ pub use link::{LinkChange, VethPeer, VethSpec};
 pub use neighbor::{NeighborSpec, neighbor_message};
 pub use route::RouteSpec;
 pub use rule::Rule;
+pub use segments::{LinkSegments, SegmentSizes};
 pub use socket::Netlink;
 pub(crate) use socket::decode;
 pub use tunnel::{TunnelKind, TunnelLink, TunnelSpec};
