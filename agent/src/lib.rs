@@ -114,6 +114,7 @@ pub fn control_plane() -> Cell {
             endpoint_routes::cell(),
             no_track::cell(),
             mtu::cell(),
+            desired_devices::cell(),
             big_tcp::cell(),
             ciliumendpoint::cell(),
             fqdn_names::cell(),

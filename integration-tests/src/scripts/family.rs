@@ -8,8 +8,8 @@ use hive_script::Retry;
 use statedb::age::Fixed;
 
 use super::{
-    desired_routes, devices_controller, dynamic_config, envoy_config, example, exporter, health,
-    healthserver, k8s, k8s_tables, loadbalancer, metrics, neighbor, redirectpolicy,
+    desired_devices, desired_routes, devices_controller, dynamic_config, envoy_config, example, exporter,
+    health, healthserver, k8s, k8s_tables, loadbalancer, metrics, neighbor, redirectpolicy,
 };
 
 /// The environment of a family of scripts.
@@ -46,6 +46,17 @@ const TABLES_CLOCK: Fixed = Fixed { now: Duration::from_secs(946_722_600), age: 
 
 /// All families.
 pub const FAMILIES: &[Family] = &[
+    Family {
+        name: "desired-devices",
+        folders: &["pkg/datapath/linux/device/reconciler"],
+        cells: desired_devices::cells,
+        flags: true,
+        defaults: &[desired_devices::DEFAULTS],
+        retry: DEFAULT_RETRY,
+        deadline: LONG,
+        clock: None,
+        netns: true,
+    },
     Family {
         name: "desired-routes",
         folders: &["pkg/datapath/linux/route/reconciler"],

@@ -1,5 +1,6 @@
 //! Script tests by family: which cells a script runs against.
 
+mod desired_devices;
 mod desired_routes;
 mod devices_controller;
 mod dynamic_config;

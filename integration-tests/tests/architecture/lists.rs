@@ -37,7 +37,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
     &["maps", "devices", "sysctl"],
     &["tunnel"],
     &["local-node", "runtime-options", "k8s-tables", "k8s-client", "k8s-fake-apiserver", "k8s-writer"],
-    &["datapath-api", "conntrack-gc", "masquerade", "monitor", "routes"],
+    &["datapath-api", "conntrack-gc", "masquerade", "monitor", "routes", "desired-devices"],
     &["identity", "k8s-node", "ciliumnode", "proxy-ports"],
     &["ipcache", "loadbalancer", "dns-proxy"],
     &[
@@ -414,6 +414,11 @@ pub(crate) const ALL_OPTIONS: &[(&str, &str)] = &[
     (
         "cells/datapath/loader/src/prefilter/mod.rs",
         "asks whether XDP is on devices, an option of the load balancer",
+    ),
+    ("cells/datapath/big-tcp/src/cell.rs", "asks for options of other cells that it contradicts"),
+    (
+        "cells/datapath/iptables/src/cell.rs",
+        "asks whether kube-proxy is replaced, an option of the load balancer, which is not required",
     ),
     ("cells/node/neighbors/src/cell.rs", "passes them to the file below"),
     ("cells/node/neighbors/src/config.rs", "asks whether XDP is on devices, an option of the load balancer"),

@@ -23,6 +23,7 @@ mod rule;
 mod segments;
 mod socket;
 mod tunnel;
+mod vlan;
 
 pub use address::AddressSpec;
 pub(crate) use link::all_links;
