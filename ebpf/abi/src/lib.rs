@@ -38,6 +38,7 @@ mod node_config;
 mod pod;
 mod policy;
 pub mod ratelimit;
+pub mod runtime_config;
 pub mod signal;
 pub mod slot;
 pub mod snat;

@@ -150,8 +150,8 @@ pub struct NodeConfig {
     pub xdp: u8,
     /// They drop packets of listed senders (`enable-xdp-prefilter`).
     pub xdp_prefilter: u8,
-    /// Zero.
-    pub unused: u8,
+    /// Look up authentications that policies require (`mesh-auth-enabled`); without it their packets are dropped.
+    pub mesh_auth: u8,
 }
 layout!(NodeConfig, 176, {
     router_ipv6: 0, router_ipv4: 16, host_ifindex: 20, net_ifindex: 24, host_endpoint_id: 28, trace_payload_len: 32,
@@ -166,7 +166,7 @@ layout!(NodeConfig, 176, {
     tunnel: 142, masquerade_ipv4: 143, masquerade_ipv6: 144, nodeport: 145, ip_masq_agent: 146,
     remote_node_masquerade: 147, snat_min_port: 148, nodeport_min: 150, nodeport_max: 152,
     maglev: 154, algorithm_annotation: 155, maglev_table_size: 156, maglev_seed_ipv4: 160, maglev_seed_ipv6: 164,
-    dsr: 168, dsr_geneve: 169, dsr_icmp: 170, host_firewall: 171, dynamic_source: 172, xdp: 173, xdp_prefilter: 174, unused: 175,
+    dsr: 168, dsr_geneve: 169, dsr_icmp: 170, host_firewall: 171, dynamic_source: 172, xdp: 173, xdp_prefilter: 174, mesh_auth: 175,
 });
 
 impl NodeConfig {

@@ -55,3 +55,14 @@ pub struct AuthKey {
     pub pad: u8,
 }
 layout!(AuthKey, 12, { local_identity: 0, remote_identity: 4, remote_node: 8, auth_type: 10, pad: 11 });
+
+/// Value of `cilium_auth_map` (8 bytes).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+#[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
+pub struct AuthEntry {
+    /// The end of the authentication: the time since 1970 in units of 512 ns
+    /// ([`UTIME_SHIFT`](crate::runtime_config::UTIME_SHIFT)).
+    pub expiration: u64,
+}
+layout!(AuthEntry, 8, { expiration: 0 });

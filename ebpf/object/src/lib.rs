@@ -185,7 +185,7 @@ const _: () = {
 };
 
 /// Maps that the programs share with the agent and with tools, by their pinned names. Those that begin with `ep_` are our own.
-pub const MAPS: [&str; 37] = [
+pub const MAPS: [&str; 40] = [
     "cilium_lxc",
     "cilium_ipcache_v2",
     "cilium_metrics",
@@ -217,6 +217,9 @@ pub const MAPS: [&str; 37] = [
     "cilium_snat_v6_alloc_retries",
     "cilium_ipmasq_v4",
     "cilium_ipmasq_v6",
+    "cilium_auth_map",
+    "cilium_node_map_v2",
+    "cilium_runtime_config",
     "cilium_devices",
     "ep_config",
     "ep_by_ifindex",

@@ -72,7 +72,7 @@ pub(crate) static NODE_CONFIG: NodeConfig = NodeConfig {
     dynamic_source: 0,
     xdp: 0,
     xdp_prefilter: 0,
-    unused: 0,
+    mesh_auth: 0,
 };
 
 /// Reads a field of [`NODE_CONFIG`]. By its own address, so that the verifier sees a constant; volatile, so that the

@@ -27,7 +27,7 @@
 //! it   under the packet's port, for which there is no entry.
 //! - A packet to a service without backends that is left to the node's routes (`enable-no-service-endpoints-routable`
 //!   false) is subject to egress policy, which Cilium skips.
-//! - A policy entry that asks for authentication drops with 189 always: there is no authentication yet.
+//! - Without `mesh-auth-enabled`, authentications in the map are not looked up, and nothing is signalled.
 //! - A service without a Maglev table gets random backends, where Cilium drops packets with 158.
 //! - `cil_to_netdev` is attached, and TO_NETWORK events and metrics exist, with `kube-proxy-replacement`,
 //!   `enable-bpf-masquerade` or `enable-host-firewall`; encryption, which needs it as well, is not implemented.

@@ -122,6 +122,7 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         .with_direct_return(DirectReturn::new(&p.settings, &p.tunnel)?);
     let balancing = Balancing::new(&p.settings, maps.specs().maglev());
     let acceleration = Acceleration::new(&p.settings, &p.tunnel)?;
+    let mesh_auth = p.settings.get("mesh-auth-enabled").is_some_and(|setting| setting.value == "true");
     let host = HostJob {
         live: Live::new(p.config, p.conntrack, p.services)?,
         options: p.options,
@@ -140,6 +141,7 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         egress,
         host_routing: *p.host_routing,
         balancing,
+        mesh_auth,
         acceleration,
         masquerading: p.masquerading,
         mtu: *p.mtu,

@@ -3,19 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use datapath_abi::runtime_config::{AGENT_LIVENESS, UTIME_OFFSET, UTIME_SHIFT};
 use hive::prelude::*;
 
 use crate::config::LivenessConfig;
 use crate::maps::Maps;
-
-/// The index of the offset from the monotonic clock to UTC.
-const UTIME_OFFSET: u32 = 0;
-
-/// The index of the agent liveness timestamp: the monotonic time of the last write.
-const AGENT_LIVENESS: u32 = 1;
-
-/// Programs count UTC in units of 512 ns; the unit as a shift.
-const UTIME_SHIFT: u32 = 9;
 
 /// The interval between writes of the offset: the wall clock may be adjusted at any time.
 const UTIME_INTERVAL: Duration = Duration::from_secs(60);

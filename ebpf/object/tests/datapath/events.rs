@@ -19,7 +19,12 @@ pub(crate) struct Ring(Vec<PerfEventArrayBuffer<MapData>>);
 
 impl Ring {
     pub(crate) fn open(datapath: &mut Datapath) -> Result<Self> {
-        let mut ring = PerfEventArray::try_from(datapath.take_map("cilium_events")?)?;
+        Self::open_map(datapath, "cilium_events")
+    }
+
+    /// Opens the rings of a map.
+    pub(crate) fn open_map(datapath: &mut Datapath, map: &str) -> Result<Self> {
+        let mut ring = PerfEventArray::try_from(datapath.take_map(map)?)?;
         let cpus = aya::util::online_cpus().map_err(|(path, error)| anyhow::anyhow!("{path}: {error}"))?;
         Ok(Self(cpus.into_iter().map(|cpu| ring.open(cpu, None)).collect::<Result<_, _>>()?))
     }

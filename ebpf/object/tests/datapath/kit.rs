@@ -9,9 +9,11 @@ use aya::programs::{SchedClassifier, TcAttachType, TestRun, TestRunOptions, Xdp,
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use datapath_abi::{
     DeviceValue, EP_CONFIG_ENTRIES, EndpointConfig, EndpointInfo, EndpointKey, IpcacheKey,
-    MAGLEV_TEMPLATE_SIZE, MetricsKey, NodeConfig, Pod as Plain, PolicyEntry, PolicyKey, RemoteEndpointInfo,
-    ep_flag, identity, ipcache_flag, ipv4_word, ipv6_words, lxc_flag, mac_word, mark,
+    MAGLEV_TEMPLATE_SIZE, MetricsKey, NodeConfig, NodeKey, NodeValue, Pod as Plain, PolicyEntry, PolicyKey,
+    RemoteEndpointInfo, ep_flag, identity, ipcache_flag, ipv4_word, ipv6_words, lxc_flag, mac_word, mark,
+    runtime_config,
 };
+use datapath_abi::signal::AuthKey;
 use datapath_object::{CALLS, NODE_CONFIG, PROGRAMS};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -184,7 +186,8 @@ pub(crate) struct Outcome {
 pub(crate) const ALLOW_ALL: [PolicyRow; 2] =
     [(PolicyKey::any(true), PolicyEntry::allow(0)), (PolicyKey::any(false), PolicyEntry::allow(0))];
 
-const LARGE_MAPS: [&str; 7] = [
+const LARGE_MAPS: [&str; 8] = [
+    "cilium_auth_map",
     "cilium_ct4_global",
     "cilium_ct_any4_global",
     "cilium_ct6_global",
@@ -250,7 +253,7 @@ impl Datapath {
         loader
             .override_global(NODE_CONFIG, config.as_bytes(), true)
             .verifier_log_level(VerifierLogLevel::DISABLE);
-        for name in LARGE_MAPS.iter().chain(&["cilium_cidr_v4_fix", "cilium_cidr_v6_fix"]) {
+        for name in LARGE_MAPS[1..].iter().chain(&["cilium_cidr_v4_fix", "cilium_cidr_v6_fix"]) {
             loader.map_max_entries(name, 4096);
         }
         let mut ebpf = loader.load(datapath_object::xdp::object())?;
@@ -424,6 +427,24 @@ impl Datapath {
 
     pub(crate) fn set_identity(&mut self, ip: IpAddr, identity: u32) -> Result<()> {
         self.set_ipcache(ip, &RemoteEndpointInfo { sec_identity: identity, ..Plain::zeroed() })
+    }
+
+    /// Sets the id of a node's address.
+    pub(crate) fn set_node_id(&mut self, ip: IpAddr, id: u16) -> Result<()> {
+        let mut nodes = HashMap::<_, [u8; 20], [u8; 4]>::try_from(self.map("cilium_node_map_v2")?)?;
+        Ok(nodes.insert(array(&NodeKey::from(ip)), array(&NodeValue { id, ..Plain::zeroed() }), 0)?)
+    }
+
+    /// Sets the end of an authentication, in the units of the map.
+    pub(crate) fn set_auth(&mut self, key: &AuthKey, expiration: u64) -> Result<()> {
+        let mut rows = HashMap::<_, [u8; 12], u64>::try_from(self.map("cilium_auth_map")?)?;
+        Ok(rows.insert(array::<12>(key), expiration, 0)?)
+    }
+
+    /// Sets the offset from the monotonic clock to UTC, in the units of the map.
+    pub(crate) fn set_utime_offset(&mut self, offset: u64) -> Result<()> {
+        let map = self.map("cilium_runtime_config")?;
+        Ok(Array::<_, u64>::try_from(map)?.set(runtime_config::UTIME_OFFSET, offset, 0)?)
     }
 
     pub(crate) fn set_ipcache(&mut self, ip: IpAddr, row: &RemoteEndpointInfo) -> Result<()> {

@@ -1,6 +1,7 @@
 //! The datapath against the kernel: every configuration loads, every kind of packet gets its verdict
 //! (BPF_PROG_TEST_RUN on unpinned maps; nothing of the machine is touched), and real ones arrive (namespaces).
 
+mod auth;
 mod configurations;
 mod conntrack;
 mod counts;

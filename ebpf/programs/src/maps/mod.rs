@@ -10,6 +10,8 @@ use crate::maps::btf::*;
 #[cfg(feature = "xdp")]
 use crate::state::Packet;
 use datapath_abi::*;
+#[cfg(not(feature = "xdp"))]
+use datapath_abi::signal::{AuthEntry, AuthKey};
 
 macro_rules! maps {
     ($($(#[$doc:meta])* $name:ident: $type:ty;)*) => {
@@ -85,6 +87,12 @@ maps! {
 maps! {
     /// Packets and bytes by policy entry.
     cilium_policystats: Map<PolicyStatsKey, PolicyStatsValue, LRU_PERCPU_HASH, 65536, NO_COMMON_LRU>;
+    /// Identities that have authenticated.
+    cilium_auth_map: Map<AuthKey, AuthEntry, HASH, 524288, { NO_PREALLOC | RDONLY_PROG }>;
+    /// Ids of nodes by address.
+    cilium_node_map_v2: Map<NodeKey, NodeValue, HASH, 16384, { NO_PREALLOC | RDONLY_PROG }>;
+    /// Values that the agent writes while it runs.
+    cilium_runtime_config: Map<u32, u64, ARRAY, 256, RDONLY_PROG>;
     /// Devices of the node by interface index.
     cilium_devices: Map<u32, DeviceValue, HASH, 512, NO_PREALLOC>;
     /// Settings of endpoints by their id.

@@ -1,4 +1,6 @@
-//! Policy: verdicts for packets between an endpoint and a peer.
+//! Policy: verdicts for packets between an endpoint and a peer, and their authentication ([`auth`]).
+
+mod auth;
 
 use crate::conntrack::Status;
 use crate::endpoint::deliver;
@@ -131,8 +133,13 @@ fn decide<F: Family>(skb: Skb, me: &EndpointConfig, peer: u32, flow: &Flow<F::Ad
     }
     verdict.auth_type = auth_type(&winner);
     if verdict.auth_type != 0 {
-        verdict.denied = Some(drop_here!(AUTH_REQUIRED).with_detail(verdict.auth_type as i8));
-    } else if winner.row.proxy_port != 0 {
+        let address = if way == Way::Egress { flow.destination } else { flow.source };
+        if let Err(why) = auth::check::<F>(skb, me.identity, (peer, address), verdict.auth_type) {
+            verdict.denied = Some(why);
+            return verdict;
+        }
+    }
+    if winner.row.proxy_port != 0 {
         if flow.is_tcp() || flow.protocol() == UDP {
             // In the mark and not in the result: packets without a proxy, nearly all, carry nothing along.
             deliver::to_proxy(skb, winner.row.proxy_port);

@@ -89,6 +89,7 @@ pub(crate) struct HostJob {
     pub(crate) egress: EgressFeatures,
     pub(crate) host_routing: HostRouting,
     pub(crate) balancing: Balancing,
+    pub(crate) mesh_auth: bool,
     pub(crate) acceleration: Acceleration,
     /// Reports that the programs masquerade.
     pub(crate) masquerading: Arc<BpfMasquerading>,
@@ -262,6 +263,7 @@ impl HostJob {
                 egress: &self.egress,
                 host_routing: self.host_routing,
                 balancing: &self.balancing,
+                mesh_auth: self.mesh_auth,
                 acceleration: self.acceleration,
                 mtu: self.mtu,
                 endpoint_routes: self.endpoint_routes,

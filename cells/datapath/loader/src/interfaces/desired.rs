@@ -66,6 +66,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) host_routing: HostRouting,
     pub(crate) balancing: &'a Balancing,
     pub(crate) acceleration: Acceleration,
+    /// Policies may require authentication of peers.
+    pub(crate) mesh_auth: bool,
     pub(crate) mtu: MtuConfig,
     pub(crate) endpoint_routes: EndpointRoutesConfig,
 }
@@ -155,6 +157,7 @@ fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
         ct_accounting: conntrack.bpf_conntrack_accounting.into(),
         icmp_rules: config.enable_icmp_rules.into(),
         host_firewall: config.enable_host_firewall.into(),
+        mesh_auth: facts.mesh_auth.into(),
         allow_icmp_frag_needed: config.allow_icmp_frag_needed.into(),
         ipv4_fragments: facts.maps.enable_ipv4_fragment_tracking.into(),
         ipv6_fragments: facts.maps.enable_ipv6_fragment_tracking.into(),
@@ -282,6 +285,7 @@ pub(crate) mod tests {
             host_routing,
             balancing: &Balancing::default(),
             acceleration: Acceleration::default(),
+            mesh_auth: false,
             mtu: MtuConfig { mtu: 0 },
             endpoint_routes,
         };
