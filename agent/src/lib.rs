@@ -77,6 +77,7 @@ pub fn datapath() -> Cell {
         proxy_ports::cell(),
         loader::cell(),
         socket_lb::cell(),
+        signals::cell(),
         conntrack_gc::cell(),
         nat_stats::cell(),
     ];

@@ -35,7 +35,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
     &["datapath-abi", "datapath-object", "bpf"],
     &["envoy-api", "hubble-api", "monitor-events"],
     &["maps", "devices", "sysctl"],
-    &["tunnel"],
+    &["tunnel", "signals"],
     &["local-node", "runtime-options", "k8s-tables", "k8s-client", "k8s-fake-apiserver", "k8s-writer"],
     &["datapath-api", "conntrack-gc", "masquerade", "monitor", "routes", "desired-devices"],
     &["identity", "k8s-node", "ciliumnode", "proxy-ports"],

@@ -7,13 +7,13 @@ use hive::job::Backoff;
 use hive::prelude::*;
 use maps::{ClockConfig, FamilyConfig, Maps};
 use metrics::Metrics;
+use signals::{Families, Signals};
 
 use crate::collect::{Collected, collect_with};
 use crate::config::ConntrackGcConfig;
 use crate::interval::{Interval, MIN_INTERVAL};
 use crate::metrics::{Kind, Numbers};
 use crate::orphans::{Orphans, purge_orphans};
-use crate::signals::{self, Families, Requests};
 
 /// Limit of a pass through one map with millions of entries and a pause after each chunk.
 const MAX_PASS: Duration = Duration::from_secs(600);
@@ -41,6 +41,7 @@ struct GcParams {
     families: Config<FamilyConfig>,
     maps: Arc<Maps>,
     metrics: Arc<Metrics>,
+    signals: Arc<Signals>,
     jobs: JobGroup,
 }
 
@@ -56,9 +57,6 @@ fn start(p: GcParams) {
         collected.push((Families::IPV6, "cilium_ct_any6_global", kind("ipv6", "non-TCP")));
     }
     let kinds: Vec<Kind> = collected.iter().map(|(.., kind)| *kind).collect();
-    let requests = Arc::new(Requests::default());
-    let (maps, requested) = (p.maps.clone(), requests.clone());
-    p.jobs.one_shot("signals", move |cx: JobCx| signals::read(maps, requested, cx)).add();
     let gc = Gc {
         interval: Interval::new((*p.config.get()).clone()),
         config: p.config,
@@ -66,7 +64,7 @@ fn start(p: GcParams) {
         maps: p.maps,
         numbers: Numbers::new(&p.metrics, &kinds),
         collected,
-        requests,
+        signals: p.signals,
     };
     p.jobs.one_shot("collect", move |cx: JobCx| gc.run(cx)).add();
 }
@@ -83,8 +81,7 @@ struct Gc {
     maps: Arc<Maps>,
     numbers: Numbers,
     collected: Vec<(Families, &'static str, Kind)>,
-    /// Families with full maps.
-    requests: Arc<Requests>,
+    signals: Arc<Signals>,
 }
 
 impl Gc {
@@ -129,7 +126,7 @@ impl Gc {
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
                 () = tokio::time::sleep(pause) => {}
-                families = self.requests.next() => {
+                families = self.signals.full_maps() => {
                     requested = requested.with(families);
                     continue;
                 }

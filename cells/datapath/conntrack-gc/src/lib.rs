@@ -1,7 +1,7 @@
 //! Garbage collection of expired connection tracking entries.
 //!
 //! **Owns** only the schedule of its runs: the datapath owns the entries, and also evicts the oldest
-//! when a map is full. **Needs** `Arc<Maps>`, `Arc<Metrics>`, the families and the clock of the datapath. **Provides**
+//! when a map is full. **Needs** `Arc<Maps>`, `Arc<Metrics>`, `Arc<Signals>`, the families and the clock of the datapath. **Provides**
 //! the metrics `datapath_conntrack_gc_*` by the names of Cilium; [`forget`] for callers that release addresses of
 //! workloads.
 //!
@@ -39,7 +39,6 @@ mod config;
 mod interval;
 mod metrics;
 mod orphans;
-mod signals;
 mod translation;
 
 pub use cell::cell;

@@ -283,7 +283,7 @@ fn the_cell_collects_and_counts() {
     let sandbox = Sandbox::new().unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let all = [statedb::cell(), metrics::cell(), maps::cell(), conntrack_gc::cell()];
+        let all = [statedb::cell(), metrics::cell(), maps::cell(), signals::cell(), conntrack_gc::cell()];
         let mut hive = TestHive::new(all)
             .set("bpf-root", sandbox.bpf_root().display())
             .set("enable-ipv6", "false")

@@ -1,4 +1,4 @@
-//! Signals of full maps, from the real programs to conntrack garbage collection.
+//! Signals of the real programs: full maps to conntrack garbage collection, identities that must authenticate.
 
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use bpf::tc::Tc;
 use bpf::{Direction, Map, MapFlags, MapSpec, MapType, ObjectFile, ObjectMap, RawMap, UpdateMode};
-use datapath_abi::{CtEntry, CtTuple4, Pod};
+use datapath_abi::signal::{AuthEntry, AuthKey};
+use datapath_abi::{CtEntry, CtTuple4, NodeConfig, Pod, PolicyEntry, PolicyKey, identity};
 use datapath_api::{Datapath, EndpointDatapath};
 use hive::prelude::*;
 use maps::Maps;
@@ -15,7 +16,10 @@ use test_kit::{Sandbox, require_root};
 
 mod kit;
 
+use devices::Netlink;
 use kit::{allow_all, furnish, maps, node_config, pod_with_namespace, start};
+use loader::ProgramSet;
+use signals::Signals;
 
 /// Our programs with plain hash maps, which refuse entries as a kernel does that finds none to evict: the map of IPv4
 /// connections other than TCP has one entry and is full.
@@ -104,7 +108,7 @@ fn a_full_conntrack_table_triggers_one_collection() {
 
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let cells = vec![statedb::cell(), metrics::cell(), maps::cell(), conntrack_gc::cell()];
+        let cells = vec![statedb::cell(), metrics::cell(), maps::cell(), signals::cell(), conntrack_gc::cell()];
         let mut hive = TestHive::new(cells)
             .set("bpf-root", sandbox.bpf_root().display())
             .set("preallocate-bpf-maps", "false")
@@ -122,7 +126,7 @@ fn a_full_conntrack_table_triggers_one_collection() {
         };
         let all = || [rounds("ipv4", "TCP"), rounds("ipv4", "non-TCP"), rounds("ipv6", "TCP")];
         let reads = || {
-            let status = hive.hive().health().at("conntrack-gc.job-signals");
+            let status = hive.hive().health().at("signals.job-signals");
             status.is_some_and(|status| status.message.contains("CPU"))
         };
         hive.until("the reader of signals", reads).await;
@@ -148,6 +152,63 @@ fn a_full_conntrack_table_triggers_one_collection() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(all(), [1, 1, 0]);
         hive.until("the next round", || rounds("ipv4", "TCP") > 1).await;
+        hive.stop().await;
+    });
+}
+
+/// proxy.md, scenario 74, with real packets: the first one is dropped and signalled; the next ones pass once the map has
+/// the pair.
+#[test]
+fn identities_that_must_authenticate_are_signalled() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let own_maps = maps(&sandbox);
+    let datapath = start(&own_maps);
+    let (a, a_ns) = pod_with_namespace(&sandbox, 1);
+    let (b, b_ns) = pod_with_namespace(&sandbox, 2);
+    for (endpoint, ns) in [(&a, &a_ns), (&b, &b_ns)] {
+        datapath.attach(endpoint).unwrap();
+        allow_all(&datapath, endpoint.id);
+        datapath.up(endpoint).unwrap();
+        furnish(endpoint, ns);
+    }
+    let authenticated = PolicyEntry { auth_type: 1, ..PolicyEntry::allow(0) };
+    datapath.swap_policy(a.id, &[(PolicyKey::any(true), authenticated)]).unwrap();
+    let programs = ProgramSet::load(&own_maps, NodeConfig { mesh_auth: 1, ..node_config() }, 2).unwrap();
+    datapath.switch(Arc::new(programs), &mut Netlink::open().unwrap()).unwrap();
+    let target = b.ipv4.unwrap();
+
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let cells =
+            vec![statedb::cell(), metrics::cell(), maps::cell(), signals::cell(), conntrack_gc::cell()];
+        let mut hive = TestHive::new(cells)
+            .set("bpf-root", sandbox.bpf_root().display())
+            .set("preallocate-bpf-maps", "false");
+        hive.start().await;
+        let mut required = hive.get::<Signals>().authentications(1000);
+        let reads = || {
+            let status = hive.hive().health().at("signals.job-signals");
+            status.is_some_and(|status| status.message.contains("CPU"))
+        };
+        hive.until("the reader of signals", reads).await;
+        let receiver = b_ns.run(|| UdpSocket::bind((target, 9))).unwrap();
+        receiver.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        let sender = a_ns.run(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
+        let arrives = || {
+            sender.send_to(b"x", (target, 9)).unwrap();
+            receiver.recv(&mut [0; 8]).is_ok()
+        };
+        assert!(!arrives());
+        let (local_identity, remote_identity) = (a.identity, identity::WORLD_IPV4);
+        let key = AuthKey { local_identity, remote_identity, remote_node: 0, auth_type: 1, pad: 0 };
+        assert_eq!(required.recv().await, Some(key));
+        let map: Map<AuthKey, AuthEntry> =
+            Map::new(own_maps.shared("cilium_auth_map").unwrap().unwrap()).unwrap();
+        map.update(&key, &AuthEntry { expiration: 1 }).unwrap();
+        assert!(!arrives(), "expired");
+        map.update(&key, &AuthEntry { expiration: u64::MAX }).unwrap();
+        assert!(arrives());
         hive.stop().await;
     });
 }
