@@ -152,8 +152,12 @@ pub struct NodeConfig {
     pub xdp_prefilter: u8,
     /// Look up authentications that policies require (`mesh-auth-enabled`); without it their packets are dropped.
     pub mesh_auth: u8,
+    /// Answer packets of pods that policy denies with an ICMP error (`policy-deny-response=icmp`).
+    pub policy_deny_response: u8,
+    /// Zero.
+    pub unused: [u8; 7],
 }
-layout!(NodeConfig, 176, {
+layout!(NodeConfig, 184, {
     router_ipv6: 0, router_ipv4: 16, host_ifindex: 20, net_ifindex: 24, host_endpoint_id: 28, trace_payload_len: 32,
     monitor_aggregation: 36, enable_ipv4: 40, enable_ipv6: 41, source_ip_verification: 42, arp_responder: 43,
     redirect_peer: 44, endpoint_routes: 45, drop_notify: 46, trace_notify: 47, identity_mark: 48, policy_verdict_notify: 49,
@@ -167,6 +171,7 @@ layout!(NodeConfig, 176, {
     remote_node_masquerade: 147, snat_min_port: 148, nodeport_min: 150, nodeport_max: 152,
     maglev: 154, algorithm_annotation: 155, maglev_table_size: 156, maglev_seed_ipv4: 160, maglev_seed_ipv6: 164,
     dsr: 168, dsr_geneve: 169, dsr_icmp: 170, host_firewall: 171, dynamic_source: 172, xdp: 173, xdp_prefilter: 174, mesh_auth: 175,
+    policy_deny_response: 176, unused: 177,
 });
 
 impl NodeConfig {

@@ -51,6 +51,10 @@ pub const IPV6_FROM_NETDEV: u32 = 44;
 pub const IPV4_NO_SERVICE: u32 = 45;
 /// IPv6 packets of pods to a service without backends.
 pub const IPV6_NO_SERVICE: u32 = 46;
+/// IPv4 packets of pods that policy denies.
+pub const IPV4_POLICY_DENIED: u32 = 48;
+/// IPv6 packets of pods that policy denies.
+pub const IPV6_POLICY_DENIED: u32 = 49;
 /// IPv4 from a pod, after service translation.
 pub const IPV4_FROM_LXC_CONT: u32 = 26;
 /// IPv6 from a pod, after service translation.

@@ -110,12 +110,14 @@ pub const MASQUERADE_IPV6: [&str; 2] = ["tail_ipv6_snat_fwd", "tail_ipv6_nat_ing
 /// Programs that only a node with the host firewall needs.
 pub const HOST_FIREWALL: [&str; 4] =
     ["tail_ipv4_host_ingress", "tail_ipv6_host_ingress", "tail_ipv4_host_egress", "tail_ipv6_host_egress"];
+/// Programs that only a node that answers denied packets needs (`policy-deny-response`).
+pub const POLICY_DENIED: [&str; 2] = ["tail_policy_denied_ipv4", "tail_policy_denied_ipv6"];
 /// The way into all pods for callers of another origin: it may stand in `cilium_call_policy` under every endpoint id and
 /// finds the endpoint by the packet's destination.
 pub const LXC_POLICY: &str = "cil_lxc_policy";
 
 /// All programs.
-pub const PROGRAMS: [Program; 50] = [
+pub const PROGRAMS: [Program; 52] = [
     attached(FROM_CONTAINER),
     attached(TO_CONTAINER),
     attached(FROM_HOST),
@@ -142,6 +144,8 @@ pub const PROGRAMS: [Program; 50] = [
     tail(HOST_FIREWALL[3], slot::IPV6_HOST_EGRESS),
     tail("tail_ipv4_no_service", slot::IPV4_NO_SERVICE),
     tail("tail_ipv6_no_service", slot::IPV6_NO_SERVICE),
+    tail(POLICY_DENIED[0], slot::IPV4_POLICY_DENIED),
+    tail(POLICY_DENIED[1], slot::IPV6_POLICY_DENIED),
     tail(MASQUERADE_IPV4[0], slot::IPV4_SNAT_FORWARD),
     tail(MASQUERADE_IPV4[1], slot::IPV4_NAT_INGRESS),
     tail(MASQUERADE_IPV6[0], slot::IPV6_SNAT_FORWARD),
@@ -185,7 +189,7 @@ const _: () = {
 };
 
 /// Maps that the programs share with the agent and with tools, by their pinned names. Those that begin with `ep_` are our own.
-pub const MAPS: [&str; 40] = [
+pub const MAPS: [&str; 41] = [
     "cilium_lxc",
     "cilium_ipcache_v2",
     "cilium_metrics",
@@ -220,6 +224,7 @@ pub const MAPS: [&str; 40] = [
     "cilium_auth_map",
     "cilium_node_map_v2",
     "cilium_runtime_config",
+    "cilium_ratelimit",
     "cilium_devices",
     "ep_config",
     "ep_by_ifindex",

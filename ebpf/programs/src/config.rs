@@ -73,6 +73,8 @@ pub(crate) static NODE_CONFIG: NodeConfig = NodeConfig {
     xdp: 0,
     xdp_prefilter: 0,
     mesh_auth: 0,
+    policy_deny_response: 0,
+    unused: [0; 7],
 };
 
 /// Reads a field of [`NODE_CONFIG`]. By its own address, so that the verifier sees a constant; volatile, so that the

@@ -65,7 +65,7 @@ use host::firewall;
 use nodeport::{dsr, refusal, remote, reply};
 use packet::ipv4::V4;
 use packet::ipv6::V6;
-use pod::{arp, container, ndp, no_service};
+use pod::{arp, container, denied, ndp, no_service};
 use snat::masquerade;
 
 /// Ingress of a pod's host-side interface: all packets that a pod sends.
@@ -126,6 +126,18 @@ pub fn tail_ipv4_no_service(ctx: TcContext) -> i32 {
 #[classifier]
 pub fn tail_ipv6_no_service(ctx: TcContext) -> i32 {
     no_service::handle_ipv6((&ctx).into())
+}
+
+/// Replies to an IPv4 packet from a pod that policy denies.
+#[classifier]
+pub fn tail_policy_denied_ipv4(ctx: TcContext) -> i32 {
+    denied::handle_ipv4((&ctx).into())
+}
+
+/// Replies to an IPv6 packet from a pod that policy denies.
+#[classifier]
+pub fn tail_policy_denied_ipv6(ctx: TcContext) -> i32 {
+    denied::handle_ipv6((&ctx).into())
 }
 
 /// The last step into a pod, tail-called by programs of other loaders.

@@ -61,6 +61,9 @@ pub struct LoaderConfig {
     /// Enforce policies of nodes (nodeSelector) on packets from and to this host
     #[flag(default = false)]
     pub enable_host_firewall: bool,
+    /// Answer to packets of pods that policy denies: none, or icmp (administratively prohibited)
+    #[flag(default = "none")]
+    pub policy_deny_response: String,
 }
 
 /// How connections are tracked; constants of the programs. A change takes effect with the next packets.
@@ -173,9 +176,23 @@ impl LoaderConfig {
         })
     }
 
-    /// Validates the aggregation level and the filter priority, which the types of the fields do not constrain.
+    /// Whether packets of pods that policy denies are answered by ICMP errors.
+    pub(crate) fn answers_denied(&self) -> Result<bool, OptionError> {
+        match self.policy_deny_response.as_str() {
+            "none" => Ok(false),
+            "icmp" => Ok(true),
+            other => Err(OptionError {
+                option: "policy-deny-response",
+                value: other.to_owned(),
+                expected: "none or icmp",
+            }),
+        }
+    }
+
+    /// Validates the aggregation level, the response to denied packets, and the filter priority, which the types of the fields do not constrain.
     pub fn validate(&self) -> Result<(), OptionError> {
         self.aggregation()?;
+        self.answers_denied()?;
         if self.bpf_filter_priority == 0 {
             return Err(OptionError {
                 option: "bpf-filter-priority",
@@ -208,6 +225,7 @@ mod tests {
             enable_pmtu_discovery: false,
             allow_icmp_frag_needed: true,
             enable_host_firewall: false,
+            policy_deny_response: "none".to_owned(),
         }
     }
 

@@ -2,10 +2,12 @@
 
 mod kit;
 
-use std::net::IpAddr;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use datapath_abi::NodeConfig;
 use datapath_api::Datapath;
 use devices::Netlink;
 use kit::{allow_all, furnish, maps, node_config, pod_with_namespace, start};
@@ -65,6 +67,37 @@ fn no_packet_is_lost_while_programs_are_replaced_and_all_are_once_the_endpoint_i
     let report = flow.stop();
     assert_eq!((report.received, report.sent > 0), (0, true), "{report:?}");
     assert!(drops(&maps, 203) >= before + report.sent, "counted as packets of no endpoint");
+}
+
+/// With `policy-deny-response=icmp` the pod's stack learns that policy denies its connection; without it, it waits.
+#[test]
+fn a_denied_connection_fails_at_once_with_a_response() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let datapath = start(&maps);
+    let (a, ns) = pod_with_namespace(&sandbox, 1);
+    // Its policy map is empty: all is denied.
+    datapath.attach(&a).unwrap();
+    datapath.up(&a).unwrap();
+    furnish(&a, &ns);
+    const LIMIT: Duration = Duration::from_secs(10);
+    let targets: [SocketAddr; 2] =
+        ["198.51.100.9:80", "[2001:db8:9::9]:80"].map(|text| text.parse().unwrap());
+    let connect =
+        |target: &SocketAddr, limit| ns.run(|| TcpStream::connect_timeout(target, limit)).unwrap_err();
+    for target in &targets {
+        assert_eq!(connect(target, Duration::from_millis(300)).kind(), ErrorKind::TimedOut, "{target}");
+    }
+    let answering = NodeConfig { policy_deny_response: 1, ..node_config() };
+    let programs = Arc::new(ProgramSet::load(&maps, answering, 2).unwrap());
+    datapath.switch(programs, &mut Netlink::open().unwrap()).unwrap();
+    // The errors that Linux has for these messages.
+    for (target, expected) in targets.iter().zip([ErrorKind::HostUnreachable, ErrorKind::PermissionDenied]) {
+        let started = Instant::now();
+        assert_eq!(connect(target, LIMIT).kind(), expected, "{target}");
+        assert!(started.elapsed() < LIMIT / 2, "{target}: {:?}", started.elapsed());
+    }
 }
 
 #[test]

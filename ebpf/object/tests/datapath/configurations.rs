@@ -14,7 +14,7 @@ type Switch = (&'static str, fn(&mut NodeConfig, bool));
 /// Those before this one decide where packets go, the others what is remembered and told of them.
 const FORWARDING: usize = 14;
 
-const SWITCHES: [Switch; 31] = [
+const SWITCHES: [Switch; 32] = [
     ("enable_ipv4", |c, on| c.enable_ipv4 = on.into()),
     ("enable_ipv6", |c, on| c.enable_ipv6 = on.into()),
     ("source_ip_verification", |c, on| c.source_ip_verification = on.into()),
@@ -33,6 +33,7 @@ const SWITCHES: [Switch; 31] = [
     }),
     ("policy_verdict_notify", |c, on| c.policy_verdict_notify = on.into()),
     ("mesh_auth", |c, on| c.mesh_auth = on.into()),
+    ("policy_deny_response", |c, on| c.policy_deny_response = on.into()),
     ("policy_accounting", |c, on| c.policy_accounting = on.into()),
     ("ct_accounting", |c, on| c.ct_accounting = on.into()),
     ("icmp_rules", |c, on| c.icmp_rules = on.into()),
@@ -225,7 +226,7 @@ fn all_pairs_of_switches_of_connections_load() -> Result<()> {
     let others = FORWARDING..SWITCHES.len();
     let pairs = others.flat_map(|a| (FORWARDING..a).map(move |b| only(&[0, 1, b, a])));
     let pairs = pairs.collect::<Vec<_>>();
-    assert_eq!(pairs.len(), 136);
+    assert_eq!(pairs.len(), 153);
     load_slice(pairs)
 }
 

@@ -7,13 +7,13 @@ use aya::maps::{
 use aya::programs::tc::qdisc_add_clsact;
 use aya::programs::{SchedClassifier, TcAttachType, TestRun, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
+use datapath_abi::signal::AuthKey;
 use datapath_abi::{
     DeviceValue, EP_CONFIG_ENTRIES, EndpointConfig, EndpointInfo, EndpointKey, IpcacheKey,
     MAGLEV_TEMPLATE_SIZE, MetricsKey, NodeConfig, NodeKey, NodeValue, Pod as Plain, PolicyEntry, PolicyKey,
     RemoteEndpointInfo, ep_flag, identity, ipcache_flag, ipv4_word, ipv6_words, lxc_flag, mac_word, mark,
     runtime_config,
 };
-use datapath_abi::signal::AuthKey;
 use datapath_object::{CALLS, NODE_CONFIG, PROGRAMS};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -5,6 +5,7 @@ mod auth;
 mod configurations;
 mod conntrack;
 mod counts;
+mod denied;
 mod dsr;
 mod dsr_geneve;
 mod events;

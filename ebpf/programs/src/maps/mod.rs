@@ -9,9 +9,11 @@ use crate::hop::{HOPS, Hop};
 use crate::maps::btf::*;
 #[cfg(feature = "xdp")]
 use crate::state::Packet;
-use datapath_abi::*;
+#[cfg(not(feature = "xdp"))]
+use datapath_abi::ratelimit::{RatelimitBucket, RatelimitKey};
 #[cfg(not(feature = "xdp"))]
 use datapath_abi::signal::{AuthEntry, AuthKey};
+use datapath_abi::*;
 
 macro_rules! maps {
     ($($(#[$doc:meta])* $name:ident: $type:ty;)*) => {
@@ -93,6 +95,8 @@ maps! {
     cilium_node_map_v2: Map<NodeKey, NodeValue, HASH, 16384, { NO_PREALLOC | RDONLY_PROG }>;
     /// Values that the agent writes while it runs.
     cilium_runtime_config: Map<u32, u64, ARRAY, 256, RDONLY_PROG>;
+    /// Token buckets of errors.
+    cilium_ratelimit: Map<RatelimitKey, RatelimitBucket, LRU_HASH, 1024, 0>;
     /// Devices of the node by interface index.
     cilium_devices: Map<u32, DeviceValue, HASH, 512, NO_PREALLOC>;
     /// Settings of endpoints by their id.

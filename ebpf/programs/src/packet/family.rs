@@ -26,6 +26,8 @@ pub(crate) trait Family {
     const FORWARD_SLOT: u32;
     /// The slot of the program that rejects packets to services without backends.
     const NO_SERVICE_SLOT: u32;
+    /// The slot of the program that answers packets of pods that policy denies.
+    const POLICY_DENIED_SLOT: u32;
     /// The slot of the program that applies ingress policy and delivers to pods.
     const POLICY_SLOT: u32;
     /// The slot of the program for packets of the host to pods.

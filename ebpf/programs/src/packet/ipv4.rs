@@ -37,6 +37,7 @@ impl Family for V4 {
     const SIGNAL: u32 = signal::FAMILY_V4;
     const FORWARD_SLOT: u32 = slot::IPV4_FROM_LXC_CONT;
     const NO_SERVICE_SLOT: u32 = slot::IPV4_NO_SERVICE;
+    const POLICY_DENIED_SLOT: u32 = slot::IPV4_POLICY_DENIED;
     const POLICY_SLOT: u32 = slot::IPV4_POLICY;
     const FROM_HOST_SLOT: u32 = slot::IPV4_FROM_HOST;
     const HOST_INGRESS_SLOT: u32 = slot::IPV4_HOST_INGRESS;

@@ -56,6 +56,7 @@ impl Family for V6 {
     const SIGNAL: u32 = signal::FAMILY_V6;
     const FORWARD_SLOT: u32 = slot::IPV6_FROM_LXC_CONT;
     const NO_SERVICE_SLOT: u32 = slot::IPV6_NO_SERVICE;
+    const POLICY_DENIED_SLOT: u32 = slot::IPV6_POLICY_DENIED;
     const POLICY_SLOT: u32 = slot::IPV6_POLICY;
     const FROM_HOST_SLOT: u32 = slot::IPV6_FROM_HOST;
     const HOST_INGRESS_SLOT: u32 = slot::IPV6_HOST_INGRESS;

@@ -18,7 +18,7 @@ use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_LEN, ETH_TYPE_MIN, PASS, Skb};
 use crate::pod::{bypass, ndp};
 use crate::policy::{self, Way};
-use datapath_abi::drop::{SERVICE_BACKEND_NOT_FOUND, TTL_EXCEEDED};
+use datapath_abi::drop::{POLICY_DENIED, POLICY_DENY, SERVICE_BACKEND_NOT_FOUND, TTL_EXCEEDED};
 use datapath_abi::mark::{self, cb, delivery};
 use datapath_abi::trace::{
     FROM_LXC, FROM_PROXY, FROM_STACK, TO_LXC, TO_NETWORK, TO_OVERLAY, TO_PROXY, TO_STACK, reason,
@@ -143,7 +143,12 @@ pub(crate) fn forward_from_lxc<F: NodePort>(skb: Skb) -> i32 {
                 // The tail call does not return unless the program is missing.
                 skb.tail_call(slot::ICMP6_TIME_EXCEEDED);
             }
-            drop_to_destination::<F>(skb, why, me)
+            let verdict = drop_to_destination::<F>(skb, why, me);
+            if enabled!(policy_deny_response) && matches!(why.reason(), POLICY_DENIED | POLICY_DENY) {
+                // The drop is reported; the program only answers.
+                skb.tail_call(F::POLICY_DENIED_SLOT);
+            }
+            verdict
         }
     }
 }

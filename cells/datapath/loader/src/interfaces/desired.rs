@@ -158,6 +158,8 @@ fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
         icmp_rules: config.enable_icmp_rules.into(),
         host_firewall: config.enable_host_firewall.into(),
         mesh_auth: facts.mesh_auth.into(),
+        // As below: an invalid value was refused.
+        policy_deny_response: config.answers_denied().unwrap_or_default().into(),
         allow_icmp_frag_needed: config.allow_icmp_frag_needed.into(),
         ipv4_fragments: facts.maps.enable_ipv4_fragment_tracking.into(),
         ipv6_fragments: facts.maps.enable_ipv6_fragment_tracking.into(),
@@ -216,6 +218,7 @@ pub(crate) mod tests {
             enable_pmtu_discovery: false,
             allow_icmp_frag_needed: false,
             enable_host_firewall: false,
+            policy_deny_response: "none".to_owned(),
         }
     }
 

@@ -60,6 +60,9 @@ impl ProgramSet {
         if config.host_firewall == 0 {
             unused.extend(datapath_object::HOST_FIREWALL);
         }
+        if config.policy_deny_response == 0 {
+            unused.extend(datapath_object::POLICY_DENIED);
+        }
         if !egress::is_translating_ipv4(&config) {
             unused.extend(datapath_object::MASQUERADE_IPV4);
         }
