@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use ::desired_devices::{DesiredDevice, DesiredDevices};
 use anyhow::{Context, bail};
-use figment::providers::{Format, Yaml};
 use hive::prelude::*;
 use hive_script::{Call, Command, Output};
 use local_node::StateConfig;
@@ -43,7 +42,7 @@ fn commands(devices: Arc<DesiredDevices>) -> Members<Command> {
         command("add-device", "owner file", "desire the device that a file describes", |devices, _, call| {
             let [owner, file] = call.exactly()?;
             let text = String::from_utf8(call.state.read(file)?)?;
-            let device: DeviceFile = Yaml::from_str(&text).with_context(|| file.to_owned())?;
+            let device: DeviceFile = yaml_values::from_str(&text).with_context(|| file.to_owned())?;
             let DeviceFile { name, parentname, vlanid } = device;
             let device = DesiredDevice::vlan(&name, &parentname, vlanid).with_context(|| file.to_owned())?;
             Ok(devices.upsert(owner, device)?)

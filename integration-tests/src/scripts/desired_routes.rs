@@ -61,8 +61,7 @@ fn commands(routes: Arc<Routes>, devices: Arc<Table<Device>>) -> Members<Command
                 let [owner, file] = call.exactly()?;
                 ensure!(named.owners.iter().any(|known| known == owner), "owner {owner:?} is not registered");
                 let text = String::from_utf8(call.state.read(file)?)?;
-                let value = yaml_values::value(&text).with_context(|| file.to_owned())?;
-                let route: RouteFile = serde_json::from_value(value).with_context(|| file.to_owned())?;
+                let route: RouteFile = yaml_values::from_str(&text).with_context(|| file.to_owned())?;
                 routes.upsert(owner, [route.desired(devices).with_context(|| file.to_owned())?]);
                 Ok(())
             },

@@ -21,6 +21,7 @@ mod scalar;
 
 use std::fmt::Write as _;
 
+use serde_core::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use reader::Reader;
@@ -60,6 +61,15 @@ pub struct Fault {
 /// A [`Fault`] if the text is no YAML, exceeds a bound, or has a second document.
 pub fn value(text: &str) -> Result<Value, Fault> {
     Reader::new(text, Version::V1_2).only()
+}
+
+/// Parses a text of one document by YAML 1.2 as a type.
+///
+/// # Errors
+/// As of [`value`], and if the value is none of the type.
+pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
+    let fault = |error: serde_json::Error| Fault { line: 1, path: String::new(), reason: error.to_string() };
+    serde_json::from_value(value(text)?).map_err(fault)
 }
 
 /// Appends a member's name to a path: `.name`, or `["a.b/c"]` if it is not a simple word.

@@ -7,8 +7,6 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use figment::Figment;
-use figment::providers::{Format as _, Yaml};
 use serde_json::{Value, json};
 use test_kit::{NetNs, Process, Sandbox, require, require_root, try_wait_until};
 
@@ -19,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const SOCKETS: &str = "/var/run/cilium/envoy/sockets";
 
 fn yaml(text: &str) -> Value {
-    Figment::from(Yaml::string(text)).extract().unwrap()
+    yaml_values::from_str(text).unwrap()
 }
 
 /// Returns the paths at which the first container of a workload has its mounts.
