@@ -1,6 +1,5 @@
-//! A cache of lookups: names with their addresses, and addresses with their names.
+//! A cache of lookups: names with their addresses.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,15 +7,14 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::lookup::Lookup;
-use crate::name_set::NameSet;
 use crate::pattern::Pattern;
+use crate::small_map::SmallMap;
 
 /// Pairs of a name and an address, each with its latest lookup. A pair stays until it is removed by
 /// [`expire`](Cache::expire) or another method: readers see the state of the latest collection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cache {
-    names: HashMap<Arc<str>, BTreeMap<IpAddr, Stamp>>,
-    addresses: HashMap<IpAddr, NameSet>,
+    names: HashMap<Arc<str>, SmallMap<IpAddr, Packed>>,
     /// The number of pairs.
     len: usize,
 }
@@ -27,6 +25,35 @@ struct Stamp {
     expiration: Timestamp,
     lookup: Timestamp,
     ttl: u32,
+}
+
+/// A [`Stamp`] in 28 bytes instead of 40: there are many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C, packed(4))]
+struct Packed {
+    seconds: [i64; 2],
+    nanoseconds: [i32; 2],
+    ttl: u32,
+}
+
+impl From<Stamp> for Packed {
+    fn from(stamp: Stamp) -> Packed {
+        let times = [stamp.expiration, stamp.lookup];
+        Packed {
+            seconds: times.map(Timestamp::as_second),
+            nanoseconds: times.map(Timestamp::subsec_nanosecond),
+            ttl: stamp.ttl,
+        }
+    }
+}
+
+impl From<Packed> for Stamp {
+    fn from(packed: Packed) -> Stamp {
+        let (seconds, nanoseconds) = (packed.seconds, packed.nanoseconds);
+        // Both parts are those of a valid time.
+        let time = |at: usize| Timestamp::new(seconds[at], nanoseconds[at]).unwrap_or_default();
+        Stamp { expiration: time(0), lookup: time(1), ttl: packed.ttl }
+    }
 }
 
 /// A pair that was removed from a cache.
@@ -50,26 +77,19 @@ impl Cache {
         if lookup.addresses.is_empty() {
             return new;
         }
-        let name = match self.names.get_key_value(&lookup.name) {
-            Some((name, _)) => name.clone(),
-            None => lookup.name.clone(),
-        };
-        let pairs = self.names.entry(name.clone()).or_default();
+        let pairs = self.names.entry(lookup.name.clone()).or_default();
         for &address in &lookup.addresses {
             match pairs.get_mut(&address) {
-                Some(old) if old.expiration >= stamp.expiration => {}
-                Some(old) => *old = stamp,
+                Some(old) if Stamp::from(*old).expiration >= stamp.expiration => {}
+                Some(old) => *old = stamp.into(),
                 None => {
-                    pairs.insert(address, stamp);
-                    match self.addresses.entry(address) {
-                        Entry::Occupied(mut names) => names.get_mut().insert(name.clone()),
-                        Entry::Vacant(none) => drop(none.insert(NameSet::One(name.clone()))),
-                    }
-                    self.len += 1;
+                    pairs.insert_new(address, stamp.into());
                     new.push(address);
                 }
             }
         }
+        pairs.shrink_to_fit();
+        self.len += new.len();
         new
     }
 
@@ -88,19 +108,9 @@ impl Cache {
         self.names.keys()
     }
 
-    /// Returns the number of addresses.
-    pub fn address_count(&self) -> usize {
-        self.addresses.len()
-    }
-
     /// Iterates over the addresses of a name, in order.
     pub fn addresses(&self, name: &str) -> impl Iterator<Item = IpAddr> {
-        self.names.get(name).into_iter().flat_map(|pairs| pairs.keys().copied())
-    }
-
-    /// Iterates over the names of an address, in order.
-    pub fn names_of(&self, address: IpAddr) -> impl Iterator<Item = &Arc<str>> {
-        self.addresses.get(&address).into_iter().flat_map(NameSet::iter)
+        self.names.get(name).into_iter().flat_map(SmallMap::iter).map(|(address, _)| address)
     }
 
     /// Whether the name has the address.
@@ -112,8 +122,8 @@ impl Cache {
     pub fn lookups(&self) -> Vec<Lookup> {
         let mut by_lookup: BTreeMap<(&Arc<str>, Stamp), Vec<IpAddr>> = BTreeMap::new();
         for (name, pairs) in &self.names {
-            for (address, stamp) in pairs {
-                by_lookup.entry((name, *stamp)).or_default().push(*address);
+            for (address, stamp) in pairs.iter() {
+                by_lookup.entry((name, Stamp::from(*stamp))).or_default().push(address);
             }
         }
         let lookup = |((name, stamp), addresses): ((&Arc<str>, Stamp), Vec<IpAddr>)| Lookup {
@@ -139,13 +149,13 @@ impl Cache {
     /// Removes a pair. Returns whether there was one.
     pub fn remove(&mut self, name: &str, address: IpAddr) -> bool {
         let Some(pairs) = self.names.get_mut(name) else { return false };
-        if pairs.remove(&address).is_none() {
+        if !pairs.remove(&address) {
             return false;
         }
         if pairs.is_empty() {
             self.names.remove(name);
         }
-        self.unlink(name, address);
+        self.len -= 1;
         true
     }
 
@@ -183,8 +193,9 @@ impl Cache {
     fn remove_if(&mut self, is_stale: impl Fn(&str, IpAddr, Stamp) -> bool) -> Vec<Removed> {
         let mut removed = Vec::new();
         self.names.retain(|name, pairs| {
-            pairs.retain(|&address, stamp| {
-                let stale = is_stale(name, address, *stamp);
+            pairs.retain(|address, stamp| {
+                let stamp = Stamp::from(*stamp);
+                let stale = is_stale(name, address, stamp);
                 if stale {
                     removed.push(Removed { name: name.clone(), address, expiration: stamp.expiration });
                 }
@@ -192,29 +203,19 @@ impl Cache {
             });
             !pairs.is_empty()
         });
-        removed.iter().for_each(|pair| self.unlink(&pair.name, pair.address));
+        self.len -= removed.len();
         removed.sort();
         removed
-    }
-
-    /// Removes the name from those of an address, after the pair is gone from the names.
-    fn unlink(&mut self, name: &str, address: IpAddr) {
-        self.len -= 1;
-        if let Some(names) = self.addresses.get_mut(&address)
-            && !names.remove(name)
-        {
-            self.addresses.remove(&address);
-        }
     }
 }
 
 /// Returns the pairs that expire first; of those that expire at once the ones with the lowest names and addresses.
 fn first_to_expire<'a>(
     count: usize,
-    pairs: impl Iterator<Item = (&'a Arc<str>, (&'a IpAddr, &'a Stamp))>,
+    pairs: impl Iterator<Item = (&'a Arc<str>, (IpAddr, &'a Packed))>,
 ) -> Vec<Removed> {
     let mut pairs: Vec<_> =
-        pairs.map(|(name, (address, stamp))| (stamp.expiration, name, *address)).collect();
+        pairs.map(|(name, (address, stamp))| (Stamp::from(*stamp).expiration, name, address)).collect();
     pairs.sort_unstable();
     pairs.truncate(count);
     let removed =

@@ -28,16 +28,19 @@
 
 mod cache;
 mod history;
+mod index;
 mod lookup;
 mod name;
 mod name_set;
 mod names;
 mod pattern;
 mod rules;
+mod small_map;
 mod zombies;
 
 pub use cache::{Cache, Removed};
 pub use history::{BadHistory, History};
+pub use index::Index;
 pub use lookup::{Limits, Lookup};
 pub use name::canonical;
 pub use names::{Changes, Names, Selector};

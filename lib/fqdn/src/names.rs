@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use crate::cache::Cache;
 use crate::history::History;
+use crate::index::Index;
 use crate::lookup::{Limits, Lookup};
 use crate::pattern::Pattern;
 
@@ -58,7 +59,7 @@ pub struct Names {
     limits: Limits,
     histories: BTreeMap<u16, History>,
     /// The pairs of all histories.
-    all: Cache,
+    all: Index,
     /// Selectors without a star, by canonical name.
     exact: HashMap<String, BTreeSet<Selector>>,
     patterns: BTreeMap<Selector, Pattern>,
@@ -73,7 +74,7 @@ impl Names {
         Names {
             limits,
             histories: BTreeMap::new(),
-            all: Cache::default(),
+            all: Index::default(),
             exact: HashMap::new(),
             patterns: BTreeMap::new(),
             selected: HashMap::new(),
@@ -81,9 +82,38 @@ impl Names {
         }
     }
 
-    /// Returns the lookups of all endpoints together.
-    pub fn all(&self) -> &Cache {
+    /// Returns the names of all endpoints together.
+    pub fn all(&self) -> &Index {
         &self.all
+    }
+
+    /// Returns the lookups of all endpoints together, and the times of names that only connections keep. Linear in the
+    /// number of all names.
+    pub fn lookups(&self) -> Vec<Lookup> {
+        let mut all = Cache::default();
+        for history in self.histories.values() {
+            for lookup in history.cache().lookups() {
+                all.insert(&lookup);
+            }
+        }
+        for zombie in self.histories.values().flat_map(|history| history.zombies().iter()) {
+            for name in zombie
+                .names
+                .iter()
+                .filter(|name| !all.contains(name, zombie.address))
+                .cloned()
+                .collect::<Vec<_>>()
+            {
+                all.insert(&Lookup {
+                    name,
+                    lookup_time: zombie.alive_at,
+                    expiration_time: zombie.delete_pending_at,
+                    ttl: 0,
+                    addresses: vec![zombie.address],
+                });
+            }
+        }
+        all.lookups()
     }
 
     /// Iterates over the histories, by endpoint.
@@ -136,13 +166,12 @@ impl Names {
 
     /// Inserts a lookup of an endpoint.
     pub fn insert(&mut self, endpoint: u16, lookup: Lookup) -> Changes {
-        let history = self.histories.entry(endpoint).or_default();
-        let evicted = history.insert(lookup.clone(), &self.limits);
-        let lookup = lookup.with_min_ttl(self.limits.min_ttl);
-        let new = self.all.insert(&lookup);
+        let new = self.all.insert(&lookup.name, &lookup.addresses);
         let mut changes = Changes::new();
         // Only the name is matched: an address may have thousands of others.
-        let of_name = self.matching(&lookup.name);
+        let of_name = if new.is_empty() { BTreeSet::new() } else { self.matching(&lookup.name) };
+        let history = self.histories.entry(endpoint).or_default();
+        let evicted = history.insert(lookup, &self.limits);
         for address in new {
             let old = self.selected.get(&address);
             if old.is_some_and(|old| of_name.is_subset(old)) {
@@ -161,17 +190,11 @@ impl Names {
     pub fn restore(&mut self, endpoint: u16, history: History) -> Changes {
         let mut new = Vec::new();
         for lookup in history.cache().lookups() {
-            new.extend(self.all.insert(&lookup));
+            new.extend(self.all.insert(&lookup.name, &lookup.addresses));
         }
         for zombie in history.zombies().iter() {
             for name in &zombie.names {
-                new.extend(self.all.insert(&Lookup {
-                    name: name.clone(),
-                    lookup_time: zombie.alive_at,
-                    expiration_time: zombie.delete_pending_at,
-                    ttl: 0,
-                    addresses: vec![zombie.address],
-                }));
+                new.extend(self.all.insert(name, &[zombie.address]));
             }
         }
         self.histories.insert(endpoint, history);

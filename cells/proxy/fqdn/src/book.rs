@@ -224,6 +224,27 @@ mod tests {
         assert_eq!(book.take_unrecorded(rules), BTreeSet::new());
     }
 
+    #[global_allocator]
+    static ALLOCATOR: memory_limit::Counting = memory_limit::Counting;
+
+    #[test]
+    fn ten_thousand_names_with_five_addresses_need_less_than_twelve_megabytes() {
+        let allocated = || memory_limit::allocated().unwrap();
+        let before = allocated();
+        let mut book = Book::new(Limits::default());
+        book.set_selectors(&BTreeSet::from([Selector::pattern("*.a.io")]));
+        for number in 0..10_000_u32 {
+            let addresses = (0..5).map(|last| IpAddr::from((0x0A00_0000 + number * 5 + last).to_be_bytes()));
+            book.learn(7, Lookup::new(&format!("name-{number}.a.io"), addresses.collect(), 3600, time(0)));
+        }
+        let batch = book.batch();
+        assert_eq!(batch.addresses.len(), 50_000);
+        book.done(batch.change);
+        drop(batch);
+        let bytes = allocated() - before;
+        assert!(bytes < 12_000_000, "{bytes}");
+    }
+
     #[test]
     fn selectors_of_new_policies_select_known_names() {
         let mut book = Book::new(Limits::default());

@@ -132,8 +132,7 @@ async fn collect(
 ) -> anyhow::Result<()> {
     let known: HashSet<IpAddr> = {
         let book = shared.book.lock();
-        let names = book.names().all();
-        names.names().flat_map(|name| names.addresses(name)).collect()
+        book.names().all().all_addresses().collect()
     };
     if known.is_empty() {
         return Ok(());

@@ -16,8 +16,9 @@ impl DnsNames {
     pub fn of(&self, endpoint: u16, address: IpAddr) -> Vec<String> {
         let book = self.0.book.lock();
         let Some(history) = book.names().history(endpoint) else { return Vec::new() };
-        let names = history.cache().names_of(address);
-        names.map(|name| name.strip_suffix('.').unwrap_or(name).to_owned()).collect()
+        let names = book.names().all().names_of(address);
+        let own = names.filter(|name| history.cache().contains(name, address));
+        own.map(|name| name.strip_suffix('.').unwrap_or(name).to_owned()).collect()
     }
 }
 

@@ -71,7 +71,7 @@ pub(crate) fn cache(book: &Book, request: &Request, next_collection: Timestamp) 
     };
     let mut entries = Vec::new();
     if source == "global" {
-        entries.extend(book.names().all().lookups().into_iter().map(|lookup| entry(0, lookup, "global")));
+        entries.extend(book.names().lookups().into_iter().map(|lookup| entry(0, lookup, "global")));
     }
     if source.is_empty() || source == "lookup" {
         entries.extend(lookups(book.names(), &filters));
