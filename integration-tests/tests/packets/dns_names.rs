@@ -326,6 +326,7 @@ fn a_standalone_proxy_answers_while_the_agent_is_away() {
         assert!(!reaches(node, pod, NAMED), "before its name was asked for");
         assert_eq!(ask(pod, "www.allowed.test"), Some((0, true)), "{}", node.log());
         assert!(reaches(node, pod, NAMED), "the first packet passes\n{}", node.log());
+        check_flows(node);
         let done = AtomicBool::new(false);
         let flow = thread::scope(|scope| {
             let flow = scope.spawn(|| flow(pod, &done));

@@ -8,6 +8,7 @@ mod health_endpoint;
 mod host_firewall;
 mod host_identity;
 mod host_routing;
+mod http_redirect;
 mod masquerade;
 mod monitor;
 mod nodeport;
