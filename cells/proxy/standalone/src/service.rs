@@ -24,13 +24,16 @@ const MAX_ADDRESSES: usize = 4096;
 /// Whether rules allow an endpoint to ask any server for a canonical name.
 pub(crate) type NameRules = Arc<dyn Fn(u16, &str) -> bool + Send + Sync>;
 
+/// Publishes and counts an event of a query of an endpoint.
+pub(crate) type EventObserver = Arc<dyn Fn(Client, &Observation) + Send + Sync>;
+
 /// The service. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Service {
     pub(crate) states: watch::Receiver<Arc<PolicyState>>,
     pub(crate) directory: Arc<dyn Directory>,
     pub(crate) names: NameRules,
-    pub(crate) observer: Arc<dyn Fn(Client, &Observation) + Send + Sync>,
+    pub(crate) observer: EventObserver,
 }
 
 /// A proxy that gets snapshots.

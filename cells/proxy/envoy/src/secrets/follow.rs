@@ -95,7 +95,9 @@ pub(crate) async fn follow(
     let mut all: BTreeMap<Scope, Following> = BTreeMap::new();
     loop {
         let wanted = scopes.borrow_and_update().clone();
-        for (scope, _) in all.extract_if(.., |scope, _| !wanted.contains(scope)) {
+        let unwanted = all.keys().filter(|scope| !wanted.contains(scope));
+        for scope in unwanted.cloned().collect::<Vec<_>>() {
+            all.remove(&scope);
             store.set(&scope, number, None);
         }
         for scope in wanted {
