@@ -33,6 +33,7 @@ mod lb;
 pub mod mark;
 mod metrics;
 mod nat;
+pub mod nat46x64;
 mod node;
 mod node_config;
 mod pod;
@@ -66,7 +67,7 @@ pub use nat::{
     NatKey, NatKey4, NatKey6, PrefilterKey4, PrefilterKey6,
 };
 pub use node::{DeviceValue, NodeKey, NodeValue};
-pub use node_config::NodeConfig;
+pub use node_config::{NodeConfig, vlan_filter};
 pub use pod::Pod;
 pub use policy::{PolicyEntry, PolicyKey, PolicyStatsKey, PolicyStatsValue, policy_flag, policy_match};
 pub use sock_config::SockConfig;

@@ -154,10 +154,18 @@ pub struct NodeConfig {
     pub mesh_auth: u8,
     /// Answer packets of pods that policy denies with an ICMP error (`policy-deny-response=icmp`).
     pub policy_deny_response: u8,
+    /// Translate between the families for services with backends of the other one (`bpf-lb-nat46x64`) or for the gateway.
+    pub nat46x64: u8,
+    /// Be a gateway between the families (`enable-nat46x64-gateway`): [`nat46x64`](crate::nat46x64).
+    pub nat46x64_gateway: u8,
+    /// Packets of VLANs that devices pass, one of [`vlan_filter`] (`vlan-bpf-bypass`).
+    pub vlan_filter: u8,
+    /// The ids of these VLANs; zero for none.
+    pub vlans: [u16; Self::VLANS],
     /// Zero.
-    pub unused: [u8; 7],
+    pub unused: [u8; 6],
 }
-layout!(NodeConfig, 184, {
+layout!(NodeConfig, 216, {
     router_ipv6: 0, router_ipv4: 16, host_ifindex: 20, net_ifindex: 24, host_endpoint_id: 28, trace_payload_len: 32,
     monitor_aggregation: 36, enable_ipv4: 40, enable_ipv6: 41, source_ip_verification: 42, arp_responder: 43,
     redirect_peer: 44, endpoint_routes: 45, drop_notify: 46, trace_notify: 47, identity_mark: 48, policy_verdict_notify: 49,
@@ -171,10 +179,22 @@ layout!(NodeConfig, 184, {
     remote_node_masquerade: 147, snat_min_port: 148, nodeport_min: 150, nodeport_max: 152,
     maglev: 154, algorithm_annotation: 155, maglev_table_size: 156, maglev_seed_ipv4: 160, maglev_seed_ipv6: 164,
     dsr: 168, dsr_geneve: 169, dsr_icmp: 170, host_firewall: 171, dynamic_source: 172, xdp: 173, xdp_prefilter: 174, mesh_auth: 175,
-    policy_deny_response: 176, unused: 177,
+    policy_deny_response: 176, nat46x64: 177, nat46x64_gateway: 178, vlan_filter: 179, vlans: 180, unused: 210,
 });
 
 impl NodeConfig {
     /// Name of the variable.
     pub const SYMBOL: &str = "NODE_CONFIG";
+    /// Number of ids of VLANs.
+    pub const VLANS: usize = 15;
+}
+
+/// Which packets with a VLAN's id programs of devices pass as they are; the VLAN's own device has them next.
+pub mod vlan_filter {
+    /// The id is not evaluated: packets are handled as those without one.
+    pub const OFF: u8 = 0;
+    /// Those of listed VLANs; others are dropped.
+    pub const LISTED: u8 = 1;
+    /// All.
+    pub const ALL: u8 = 2;
 }

@@ -17,6 +17,10 @@ pub const ICMP6_TIME_EXCEEDED: u32 = 5;
 pub const ARP: u32 = 6;
 /// IPv4 from a pod.
 pub const IPV4_FROM_LXC: u32 = 7;
+/// IPv4 that becomes IPv6.
+pub const IPV46_RFC6052: u32 = 8;
+/// IPv6 that becomes IPv4.
+pub const IPV64_RFC6052: u32 = 9;
 /// IPv6 from a pod.
 pub const IPV6_FROM_LXC: u32 = 10;
 /// IPv4 into the pod of the endpoint named in the upper half of `cb[1]`.

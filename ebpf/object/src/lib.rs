@@ -112,6 +112,8 @@ pub const HOST_FIREWALL: [&str; 4] =
     ["tail_ipv4_host_ingress", "tail_ipv6_host_ingress", "tail_ipv4_host_egress", "tail_ipv6_host_egress"];
 /// Programs that only a node that answers denied packets needs (`policy-deny-response`).
 pub const POLICY_DENIED: [&str; 2] = ["tail_policy_denied_ipv4", "tail_policy_denied_ipv6"];
+/// Programs that only translation between the families needs (`enable-nat46x64-gateway`, `bpf-lb-nat46x64`).
+pub const NAT46X64: [&str; 2] = ["tail_nat_ipv46", "tail_nat_ipv64"];
 /// The way into all pods for callers of another origin: it may stand in `cilium_call_policy` under every endpoint id and
 /// finds the endpoint by the packet's destination.
 pub const LXC_POLICY: &str = "cil_lxc_policy";
@@ -170,6 +172,8 @@ pub const PROGRAMS: [Program; 52] = [
     tail(DSR[5], slot::IPV6_NODEPORT_DSR_TOO_BIG),
     tail("tail_nodeport_rev_dnat_ipv4", slot::IPV4_NODEPORT_REMOTE_REVNAT),
     tail("tail_nodeport_rev_dnat_ipv6", slot::IPV6_NODEPORT_REMOTE_REVNAT),
+    tail(NAT46X64[0], slot::IPV46_RFC6052),
+    tail(NAT46X64[1], slot::IPV64_RFC6052),
 ];
 
 // A slot of two programs would have the one that is written last, and a packet would meet the wrong one.

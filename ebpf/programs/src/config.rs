@@ -74,7 +74,11 @@ pub(crate) static NODE_CONFIG: NodeConfig = NodeConfig {
     xdp_prefilter: 0,
     mesh_auth: 0,
     policy_deny_response: 0,
-    unused: [0; 7],
+    nat46x64: 0,
+    nat46x64_gateway: 0,
+    vlan_filter: 0,
+    vlans: [0; NodeConfig::VLANS],
+    unused: [0; 6],
 };
 
 /// Reads a field of [`NODE_CONFIG`]. By its own address, so that the verifier sees a constant; volatile, so that the

@@ -12,6 +12,7 @@
 //! | [`overlay`] | the tunnel between nodes: from and to it, encapsulation |
 //! | [`lb`], [`nat`] | services: choice of a backend, replies; addresses, ports and checksums in the packet |
 //! | [`nodeport`] | services for clients outside the cluster, at devices |
+//! | [`nat46x64`] | translation between the IP families: services and the gateway |
 //! | [`snat`] | masquerading at the devices |
 //! | [`conntrack`] | connections |
 //! | [`policy`] | verdicts of an endpoint's policy map |
@@ -52,6 +53,7 @@ mod host;
 mod lb;
 mod maps;
 mod nat;
+mod nat46x64;
 mod nodeport;
 mod overlay;
 mod packet;
@@ -354,6 +356,18 @@ pub fn tail_ipv4_nat_ingress(ctx: TcContext) -> i32 {
 #[classifier]
 pub fn tail_ipv6_nat_ingress(ctx: TcContext) -> i32 {
     masquerade::receive::<V6>((&ctx).into())
+}
+
+/// IPv4 that becomes IPv6: of clients of services with IPv6 backends, and of machines to IPv6 clients.
+#[classifier]
+pub fn tail_nat_ipv46(ctx: TcContext) -> i32 {
+    nat46x64::to_ipv6((&ctx).into())
+}
+
+/// IPv6 that leaves to IPv4 machines.
+#[classifier]
+pub fn tail_nat_ipv64(ctx: TcContext) -> i32 {
+    nat46x64::to_ipv4((&ctx).into())
 }
 
 /// Ingress of the tunnel device: packets of other nodes.

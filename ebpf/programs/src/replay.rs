@@ -10,7 +10,7 @@ mod btf;
 
 use aya_ebpf::helpers::{
     bpf_skb_get_tunnel_key, bpf_skb_get_tunnel_opt, bpf_skb_set_tunnel_key, bpf_skb_set_tunnel_opt,
-    bpf_tail_call,
+    bpf_skb_vlan_push, bpf_tail_call,
 };
 use aya_ebpf::macros::{classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
@@ -133,6 +133,23 @@ pub fn tunnelled(ctx: TcContext) -> i32 {
             }
             core::ptr::write_volatile(&raw mut (*skb).cb[2], 0);
         }
+        bpf_tail_call(skb.cast(), replay_program.handle(), 0);
+    }
+    NO_PROGRAM
+}
+
+/// Gives the packet the tag of `cb[0]`, as the kernel does with one that was in it, and tail-calls the program under test.
+#[classifier]
+pub fn tagged(ctx: TcContext) -> i32 {
+    const VLAN: u16 = 0x8100u16.to_be();
+    let skb = ctx.skb.skb;
+    // SAFETY: the context is valid; the packet is not read.
+    unsafe {
+        let tag = core::ptr::read_volatile(&raw const (*skb).cb[0]) as u16;
+        if bpf_skb_vlan_push(skb, VLAN, tag) != 0 {
+            return NO_PACKET;
+        }
+        core::ptr::write_volatile(&raw mut (*skb).cb[0], 0);
         bpf_tail_call(skb.cast(), replay_program.handle(), 0);
     }
     NO_PROGRAM

@@ -59,7 +59,7 @@ const SWITCHES: [Switch; 32] = [
 /// A configuration as nodes have it: a name and what differs from the default.
 type Named = (&'static str, fn(&mut NodeConfig));
 
-const NAMED: [Named; 48] = [
+const NAMED: [Named; 51] = [
     ("default", |_| {}),
     ("host-routing", |c| c.host_routing = 1),
     ("ipv4-only", |c| c.enable_ipv6 = 0),
@@ -125,6 +125,17 @@ const NAMED: [Named; 48] = [
         (c.tunnel, c.tunnel_ifindex, c.nodeport) = (1, 7, 1);
         (c.dsr, c.dsr_geneve, c.sctp, c.ct_accounting) = (dsr::ALL, 1, 1, 1);
         c.monitor_aggregation = aggregation::NONE;
+    }),
+    ("services-of-both-families", |c| (c.nodeport, c.nat46x64, c.snat_min_port) = (1, 1, 32768)),
+    ("gateway-between-families", |c| {
+        (c.nodeport, c.host_routing, c.snat_min_port) = (1, 1, 32768);
+        (c.nat46x64, c.nat46x64_gateway, c.vlan_filter, c.vlans[0]) = (1, 1, 1, 7);
+    }),
+    ("gateway-between-families-everything", |c| {
+        (c.nodeport, c.host_firewall, c.masquerade_ipv4, c.masquerade_ipv6) = (1, 1, 1, 1);
+        (c.snat_min_port, c.tunnel, c.tunnel_ifindex, c.host_routing) = (32768, 1, 7, 1);
+        (c.nat46x64, c.nat46x64_gateway, c.dynamic_source, c.sctp) = (1, 1, 1, 1);
+        (c.endpoint_routes, c.ct_accounting, c.monitor_aggregation) = (1, 1, aggregation::NONE);
     }),
     ("masquerade", |c| (c.masquerade_ipv4, c.masquerade_ipv6, c.snat_min_port) = (1, 1, 32768)),
     ("masquerade-ipv4", |c| (c.masquerade_ipv4, c.enable_ipv6, c.snat_min_port) = (1, 0, 32768)),

@@ -706,6 +706,31 @@ impl Peer {
     }
 }
 
+/// Packets with the tag of a VLAN.
+pub(crate) struct Tagger {
+    replay: Ebpf,
+    program: Mutex<ProgramArray<MapData>>,
+}
+
+impl Tagger {
+    pub(crate) fn new() -> Result<Self> {
+        let mut replay = EbpfLoader::new().verifier_log_level(VerifierLogLevel::DISABLE).load(REPLAY)?;
+        let program: &mut SchedClassifier = replay.program_mut("tagged").context("no program")?.try_into()?;
+        program.load()?;
+        let program = ProgramArray::try_from(replay.take_map("replay_program").context("no map")?)?;
+        Ok(Self { replay, program: program.into() })
+    }
+
+    /// Runs a packet with a tag, which the kernel has taken out of it, through a program.
+    pub(crate) fn run(&self, datapath: &Datapath, to: &str, tag: u16, packet: &[u8]) -> Result<Outcome> {
+        let mut programs = self.program.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        programs.set(0, datapath.program(to)?.fd()?, 0)?;
+        let cb = [tag.into(), 0, 0, 0, 0];
+        let incoming = Incoming { ingress_ifindex: IFINDEX, cb, ..Incoming::default() };
+        run_program(self.replay.program("tagged").context("no program")?.try_into()?, packet, incoming)
+    }
+}
+
 fn run_program(program: &SchedClassifier, packet: &[u8], incoming: Incoming) -> Result<Outcome> {
     let context = context(incoming);
     let (mut packet_out, mut context_out) = (vec![0; 2048], vec![0; context.len()]);

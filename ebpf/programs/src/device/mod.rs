@@ -1,4 +1,6 @@
-//! Devices of the node: packets from and to the network.
+//! Devices of the node: packets from and to the network, of this network and not of VLANs on it ([`vlan`]).
+
+mod vlan;
 
 use crate::endpoint;
 use crate::endpoint::deliver::{self, Origin};
@@ -7,6 +9,7 @@ use crate::host::{at_host, drop_incoming, firewall, is_of_host};
 use crate::maps::cilium_devices;
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::{self, Trace};
+use crate::nat46x64;
 use crate::nodeport::request::{Request, request};
 use crate::nodeport::{NodePort, reply};
 use crate::packet::ipv4::V4;
@@ -39,6 +42,9 @@ pub(crate) fn is_looked_up(skb: Skb) -> bool {
 #[inline(always)]
 pub(crate) fn from_netdev(skb: Skb) -> i32 {
     skb.clear_cb();
+    if let Some(verdict) = vlan::filter(skb, direction::INGRESS) {
+        return verdict;
+    }
     let traced = trace::wanted(FROM_NETWORK, 0);
     let l3_device = (traced || handles_received()) && is_l3_device(skb.ifindex());
     // Packets without an event do not need this ipcache lookup.
@@ -116,6 +122,9 @@ fn forward<F: NodePort + Snat>(skb: Skb) -> Result<i32, Drop> {
         if request == Request::Proxied {
             return Ok(PASS);
         }
+        if request == Request::Other && enabled!(nat46x64) {
+            nat46x64::dispatch::<F>(skb)?;
+        }
         if request == Request::Other && F::is_translated() {
             if enabled!(dsr) && !enabled!(dsr_geneve) {
                 skb.tail_call(F::DSR_RECEIVE_SLOT);
@@ -145,6 +154,9 @@ fn forward<F: NodePort + Snat>(skb: Skb) -> Result<i32, Drop> {
 /// Handles packets that a device of the node sends.
 #[inline(always)]
 pub(crate) fn to_netdev(skb: Skb) -> i32 {
+    if let Some(verdict) = vlan::filter(skb, direction::EGRESS) {
+        return verdict;
+    }
     let carried = skb.mark();
     if enabled!(host_firewall)
         && carried & mark::MAGIC_MASK != mark::SNAT_DONE

@@ -93,6 +93,10 @@ pub(crate) fn translate<F: Services>(
     if service.flags2 & lb_flag2::L7_LOAD_BALANCER != 0 {
         return Ok(Service { proxy_port: service.backend_id as u16, ..Service::NONE });
     }
+    // Backends of the other family, which only packets at devices reach.
+    if enabled!(nat46x64) && service.flags2 & lb_flag2::NAT_46X64 != 0 {
+        return Err(drop_here!(SERVICE_BACKEND_NOT_FOUND));
+    }
     let rev_nat = service.rev_nat_index;
     let sport = flow.sport;
     let backend = backend::<F>(skb, flow, &mut key, service, now, |key, service, client, now| {

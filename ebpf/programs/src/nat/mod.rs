@@ -269,6 +269,25 @@ pub(crate) fn pseudo_header_replaced(skb: Skb, at: usize, difference: u32) -> Re
     replace(skb, at, 0, u64::from(difference), PSEUDO_HEADER)
 }
 
+/// As [`pseudo_header_replaced`], with more flags of the helper.
+#[cfg(not(feature = "xdp"))]
+#[inline(always)]
+pub(crate) fn pseudo_header_replaced_with(
+    skb: Skb,
+    at: usize,
+    difference: u32,
+    flags: u64,
+) -> Result<(), Drop> {
+    replace(skb, at, 0, u64::from(difference), PSEUDO_HEADER | flags)
+}
+
+/// Updates the checksum at `at` after a change of what it covers in the packet, by the difference.
+#[cfg(not(feature = "xdp"))]
+#[inline(always)]
+pub(crate) fn content_replaced(skb: Skb, at: usize, difference: u32) -> Result<(), Drop> {
+    replace(skb, at, 0, u64::from(difference), 0)
+}
+
 /// Writes the identifier of an ICMP echo, unless the packet is a later fragment.
 #[inline(always)]
 pub(crate) fn set_echo_identifier<A>(skb: Skb, flow: &Flow<A>, identifier: Change<u16>) -> Result<(), Drop> {

@@ -91,7 +91,8 @@ fn check<F: NodePort>(service: &LbService, flow: &Flow<F::Address>) -> Result<()
     if service.flags & lb_flag::ROUTABLE == 0 {
         return Err(drop_here!(IS_A_CLUSTERIP));
     }
-    if service.flags2 & lb_flag2::NAT_46X64 != 0 {
+    // Backends of the other family.
+    if !enabled!(nat46x64) && service.flags2 & lb_flag2::NAT_46X64 != 0 {
         return Err(drop_here!(SERVICE_BACKEND_NOT_FOUND));
     }
     Ok(())

@@ -4,9 +4,11 @@
 //! the route (`enable-dynamic-source-lookup-nodeport`), or the router's if the backend is reached by the tunnel; the port stays if it is free. The rows of the translation live as long as the
 //! connection's entry, by which the reply finds its frontend.
 
+use crate::endpoint;
 use crate::host::{at_host, drop_incoming};
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::Trace;
+use crate::nat46x64;
 use crate::nodeport::NodePort;
 use crate::nodeport::fib::Route;
 use crate::nodeport::reply;
@@ -34,11 +36,13 @@ pub(crate) fn send<F: NodePort + Snat>(skb: Skb) -> i32 {
     let (mut flow, mut source) = (Flow::none(F::NONE), F::NONE);
     let result = match decide::<F>(skb.raw(), &mut flow, &mut source) {
         REQUEST => snat::to_backend::<F>(skb, &flow, &source),
+        GATEWAY => snat::through_gateway::<F>(skb, &flow, &source),
         // About a reply: the backend knows this node as its receiver.
         ERROR => quote::translate::<F>(skb.raw(), flow.offset() as u64, true),
         dropped => dropped,
     };
     let result = match skb.forget(result) {
+        TRANSLATED if nat46x64::embeds::<F>(flow.destination) => nat46x64::leave(skb).packed(),
         TRANSLATED => depart::<F>(skb.raw()),
         // An error about a reply that the backend's node has sent to the client itself: it goes there as it is.
         UNTRANSLATED if enabled!(dsr) => depart::<F>(skb.raw()),
@@ -55,6 +59,7 @@ pub(crate) fn send<F: NodePort + Snat>(skb: Skb) -> i32 {
 /// Results of [`decide`] beside drops.
 const REQUEST: u64 = 3 * STEP;
 const ERROR: u64 = 4 * STEP;
+const GATEWAY: u64 = 5 * STEP;
 /// The bit of a verdict, which the lower half of a result is.
 const VERDICT: u64 = STEP;
 
@@ -83,7 +88,13 @@ fn prepare<F: NodePort + Snat>(
         return Err(drop_here!(NO_MAPPING_FOR_NAT_MASQUERADE));
     }
     way::forward_hop::<F>(skb)?;
-    Ok(if flow.is_related() { ERROR } else { REQUEST })
+    Ok(if flow.is_related() {
+        ERROR
+    } else if nat46x64::is_behind_gateway::<F>(flow.destination) {
+        GATEWAY
+    } else {
+        REQUEST
+    })
 }
 
 /// Redirects a packet to a backend: into the tunnel, or by the host's route.
@@ -102,8 +113,9 @@ fn depart<F: NodePort + Snat>(raw: *mut __sk_buff) -> u64 {
     }
 }
 
+/// Redirects a packet to another node by its addresses.
 #[inline(always)]
-fn redirect<F: NodePort>(skb: Skb, ip: &F::Header) -> Result<i32, Drop> {
+pub(crate) fn redirect<F: NodePort>(skb: Skb, ip: &F::Header) -> Result<i32, Drop> {
     let (source, backend) = (F::source(ip), F::destination(ip));
     if let Some(info) = behind_tunnel::<F>(backend) {
         let at = at_host(TO_OVERLAY, F::world(), info.sec_identity);
@@ -118,7 +130,30 @@ fn redirect<F: NodePort>(skb: Skb, ip: &F::Header) -> Result<i32, Drop> {
 pub(crate) fn reply<F: NodePort + Snat>(skb: Skb) -> i32 {
     match reply::of_service::<F>(skb) {
         Ok(Some(verdict)) => verdict,
+        Ok(None) if enabled!(nat46x64_gateway) => match from_gateway::<F>(skb) {
+            Ok(Some(verdict)) => verdict,
+            Ok(None) => masquerade::deliver::<F>(skb),
+            Err(why) => drop_incoming(skb, why.any(skb), identity::UNKNOWN),
+        },
         Ok(None) => masquerade::deliver::<F>(skb),
         Err(why) => drop_incoming(skb, why.any(skb), identity::UNKNOWN),
     }
+}
+
+/// Sends the packet of an IPv4 machine to its IPv6 client on another machine; `None` for any other packet.
+#[inline(always)]
+fn from_gateway<F: NodePort>(skb: Skb) -> Result<Option<i32>, Drop> {
+    let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
+    // SAFETY: `header` checked the bounds; nothing is written while this borrow is used.
+    let ip = unsafe { &*header };
+    let (source, client) = (F::source(ip), F::destination(ip));
+    if !nat46x64::is_behind_gateway::<F>(source) || endpoint::local::<F>(client).is_some() {
+        return Ok(None);
+    }
+    way::forward_hop::<F>(skb)?;
+    if let Some(info) = behind_tunnel::<F>(client) {
+        let at = at_host(TO_OVERLAY, F::world(), info.sec_identity);
+        return encapsulate(skb, info, Trace { reason: reason::CT_REPLY, ..at }).map(Some);
+    }
+    Ok(Some(Route::of::<F>(skb, source, client)?.redirect()))
 }

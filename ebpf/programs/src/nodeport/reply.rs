@@ -10,6 +10,7 @@ use crate::lb::row;
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::Trace;
 use crate::nat::{self, Socket};
+use crate::nat46x64;
 use crate::nodeport::fib::Route;
 use crate::nodeport::{NodePort, refusal, way};
 use crate::overlay::encapsulate::encapsulate;
@@ -110,6 +111,9 @@ fn to_client<F: NodePort>(
     let client = flow.destination;
     translate::<F>(skb, flow, to)?;
     way::forward_hop::<F>(skb)?;
+    if nat46x64::is_mapped::<F>(to.address) {
+        return Err(nat46x64::leave(skb));
+    }
     skb.set_mark(mark::SNAT_DONE);
     if let Some(info) = way::behind_tunnel::<F>(client) {
         // The frontend is an address of this node.
@@ -195,6 +199,10 @@ fn depart<F: NodePort>(skb: Skb) -> Result<i32, Drop> {
     // Packets that programs cannot read, such as those of other protocols, are nothing to services.
     let Ok(mut flow) = flow_of::<F>(skb) else { return Ok(device::depart(skb)) };
     let Some(to) = frontend::<F>(skb, &flow) else { return Ok(device::depart(skb)) };
+    if nat46x64::is_mapped::<F>(to.address) {
+        translate::<F>(skb, &mut flow, to)?;
+        return Err(nat46x64::leave(skb));
+    }
     // The stack has chosen the device by the backend's address. The other device's program translates.
     let route = Route::of::<F>(skb, to.address, flow.destination)?;
     if route.ifindex() != skb.ifindex() {

@@ -8,6 +8,7 @@ use crate::lb::row;
 use crate::monitor::drop::Drop;
 use crate::monitor::trace::Trace;
 use crate::nat::{self, Socket};
+use crate::nat46x64;
 use crate::nodeport::frontend::is_reserved;
 use crate::nodeport::{NodePort, dsr, frontend, refusal, remote};
 use crate::packet::flow::{self, Flow, SCTP, TCP, UDP};
@@ -15,7 +16,7 @@ use crate::packet::quoted::Quoted;
 use crate::packet::skb::Skb;
 use datapath_abi::drop::{FIRST_LOGICAL_DATAGRAM_FRAGMENT_NOT_FOUND, IP_FRAGMENTATION_NOT_SUPPORTED};
 use datapath_abi::trace::TO_PROXY;
-use datapath_abi::{LbService, file, identity, lb_flag, lb_flag2};
+use datapath_abi::{FAMILY_V4, LbService, file, identity, lb_flag, lb_flag2};
 
 const FILE: u8 = file::NODEPORT;
 
@@ -62,6 +63,9 @@ pub(crate) fn request<F: NodePort>(skb: Skb) -> Result<Request, Drop> {
         trace!(skb, Trace { dst_id, ..at_host(TO_PROXY, identity::UNKNOWN, identity::UNKNOWN) });
         return Ok(Request::Proxied);
     }
+    if enabled!(nat46x64) && F::NUMBER == FAMILY_V4 && service.flags2 & lb_flag2::NAT_46X64 != 0 {
+        return Err(nat46x64::request(skb));
+    }
     let now = conntrack::now();
     let backend = frontend::backend::<F>(skb, &flow, &mut key, service, now)?;
     let Some(backend) = backend else {
@@ -83,8 +87,13 @@ pub(crate) fn request<F: NodePort>(skb: Skb) -> Result<Request, Drop> {
     }
     frontend::check_port(&flow, backend.port)?;
     let rev_nat = service.rev_nat_index;
-    let (to, source) = (Socket { address: backend.address, port: backend.port }, flow.source);
-    nat::to_destination::<F>(skb, &mut flow, to, source, false)?;
+    let (to, client) = (Socket { address: backend.address, port: backend.port }, flow.source);
+    if enabled!(nat46x64) && is_remote == 0 {
+        let source = nat46x64::source_on_node::<F>(client);
+        nat::to_destination::<F>(skb, &mut flow, to, source, true)?;
+    } else {
+        nat::to_destination::<F>(skb, &mut flow, to, client, false)?;
+    }
     if is_remote != 0 && enabled!(dsr) && dsr::is_mode_of(service) {
         return Err(dsr::send::hand_over::<F>(skb, Socket { address: key.address, port: key.dport }));
     }

@@ -2,6 +2,8 @@
 
 use crate::endpoint::{self, ipcache};
 use crate::monitor::drop::Drop;
+#[cfg(not(feature = "xdp"))]
+use crate::nat46x64;
 use crate::nodeport::{NodePort, fib};
 use crate::packet::family::Family;
 use crate::packet::skb::Skb;
@@ -13,6 +15,10 @@ const FILE: u8 = file::NODEPORT_EGRESS;
 /// Returns the source of clients' packets to a backend of another node: an address of this node.
 #[inline(always)]
 pub(crate) fn source_to<F: NodePort + Snat>(skb: Skb, backend: F::Address) -> F::Address {
+    #[cfg(not(feature = "xdp"))]
+    if nat46x64::embeds::<F>(backend) {
+        return nat46x64::source_to::<F>(skb, backend);
+    }
     match behind_tunnel::<F>(backend) {
         Some(_) => F::router(),
         None => address_to::<F>(skb, backend),

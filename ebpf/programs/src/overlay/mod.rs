@@ -13,6 +13,7 @@ use crate::endpoint::deliver::{self, Origin};
 use crate::endpoint::ipcache;
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::Trace;
+use crate::nat46x64;
 use crate::nodeport::request::{Request, request};
 use crate::nodeport::{self, NodePort};
 use crate::packet::flow::Piece;
@@ -84,6 +85,9 @@ fn forward<F: NodePort + Snat>(skb: Skb, label: u32) -> Result<i32, Drop> {
         let request = request::<F>(skb)?;
         if request == Request::Proxied {
             return Ok(PASS);
+        }
+        if request == Request::Other && enabled!(nat46x64) {
+            nat46x64::dispatch::<F>(skb)?;
         }
         if request == Request::Other && enabled!(dsr) && enabled!(dsr_geneve) {
             skb.tail_call(F::DSR_RECEIVE_SLOT);

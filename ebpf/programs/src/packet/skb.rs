@@ -4,9 +4,9 @@ use crate::maps::cilium_calls;
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::{
     bpf_csum_update, bpf_get_hash_recalc, bpf_l4_csum_replace, bpf_redirect, bpf_redirect_peer,
-    bpf_skb_adjust_room, bpf_skb_change_tail, bpf_skb_change_type, bpf_skb_get_tunnel_key,
-    bpf_skb_get_tunnel_opt, bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_set_tunnel_key,
-    bpf_skb_set_tunnel_opt, bpf_skb_store_bytes, bpf_tail_call,
+    bpf_skb_adjust_room, bpf_skb_change_proto, bpf_skb_change_tail, bpf_skb_change_type,
+    bpf_skb_get_tunnel_key, bpf_skb_get_tunnel_opt, bpf_skb_load_bytes, bpf_skb_pull_data,
+    bpf_skb_set_tunnel_key, bpf_skb_set_tunnel_opt, bpf_skb_store_bytes, bpf_tail_call,
 };
 use aya_ebpf::programs::TcContext;
 
@@ -152,6 +152,13 @@ impl Skb {
         field!(self, protocol) as u16
     }
 
+    /// Returns the id of the packet's VLAN; zero without one.
+    #[inline(always)]
+    pub(crate) fn vlan(self) -> u16 {
+        const ID: u32 = 0xfff;
+        if field!(self, vlan_present) == 0 { 0 } else { (field!(self, vlan_tci) & ID) as u16 }
+    }
+
     #[inline(always)]
     pub(crate) fn ifindex(self) -> u32 {
         field!(self, ifindex)
@@ -275,6 +282,13 @@ impl Skb {
     pub(crate) fn widen(self, by: u16) -> bool {
         // SAFETY: the context is valid; the caller reloads packet pointers.
         unsafe { bpf_skb_adjust_room(self.0, i32::from(by), BEHIND_IP, KEEP_CSUM) == 0 }
+    }
+
+    /// Gives the packet the room for an IP header of this Ethernet type, of the other family.
+    #[inline(always)]
+    pub(crate) fn change_protocol(self, protocol: u16) -> bool {
+        // SAFETY: the context is valid; the caller reloads packet pointers.
+        unsafe { bpf_skb_change_proto(self.0, protocol, 0) == 0 }
     }
 
     /// Updates the device's sum over the packet, if there is one, after the change of a 16-bit word.

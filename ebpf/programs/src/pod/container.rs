@@ -9,6 +9,7 @@ use crate::lb::pods::{self, Service};
 use crate::lb::{self, Services};
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::{self, Trace};
+use crate::nat46x64;
 use crate::nodeport::{self, NodePort};
 use crate::overlay::encapsulate::encapsulate;
 use crate::packet::family::Family;
@@ -23,7 +24,9 @@ use datapath_abi::mark::{self, cb, delivery};
 use datapath_abi::trace::{
     FROM_LXC, FROM_PROXY, FROM_STACK, TO_LXC, TO_NETWORK, TO_OVERLAY, TO_PROXY, TO_STACK, reason,
 };
-use datapath_abi::{EndpointConfig, FAMILY_V6, ct_flag, direction, ep_flag, file, identity, lxc_flag, slot};
+use datapath_abi::{
+    EndpointConfig, FAMILY_V4, FAMILY_V6, ct_flag, direction, ep_flag, file, identity, lxc_flag, slot,
+};
 
 const FILE: u8 = file::BPF_LXC;
 
@@ -211,6 +214,16 @@ fn forward<F: NodePort>(
         &found,
         of_connection(TO_NETWORK, me, me.identity, dst_label, &found),
     )?;
+    if enabled!(nat46x64_gateway) && nat46x64::is_behind_gateway::<F>(destination) {
+        return Err(nodeport::remote::hand_over::<F>(skb));
+    }
+    let header = if enabled!(nat46x64) && F::NUMBER == FAMILY_V4 {
+        nat46x64::reply_of_pod(skb, found.status(), dst_label)?;
+        let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
+        header
+    } else {
+        header
+    };
     // A pod's replies to itself go to its own address, not to the loopback address of services.
     let reply = matches!(found.status(), Status::Reply | Status::Related);
     let back = reply && found.flags() & ct_flag::LB_LOOPBACK != 0;

@@ -7,6 +7,7 @@ use crate::endpoint::ipcache;
 use crate::host::{drop_incoming, firewall, is_of_host};
 use crate::maps::ep_masquerade;
 use crate::monitor::drop::{Drop, Parties, dropped};
+use crate::nat46x64;
 use crate::nodeport::way::is_own;
 use crate::packet::flow::{self, Flow, SCTP, TCP, UDP, UNCOUNTED};
 use crate::packet::skb::Skb;
@@ -280,6 +281,8 @@ fn enter<F: Snat>(skb: Skb) -> Result<bool, Drop> {
     // Translations have addresses of the host.
     match endpoint::local::<F>(F::destination(ip)) {
         Some(info) if info.flags & lxc_flag::HOST != 0 => {}
+        // Was an address of the host before the packet became one of IPv6.
+        _ if nat46x64::is_mapped::<F>(F::destination(ip)) => {}
         _ => return Ok(false),
     }
     // A packet without a mapping is the host's: its stack decides about fragments and unknown protocols.

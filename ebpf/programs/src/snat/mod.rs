@@ -367,6 +367,28 @@ pub(crate) fn to_backend<F: Snat>(skb: Skb, flow: &Flow<F::Address>, target: &F:
     write_client::<F>(skb.raw(), flow, target, mapped as u16)
 }
 
+/// As [`to_backend`], for a packet that leaves by the gateway: the rows live with an entry that this function keeps.
+#[cfg(not(feature = "xdp"))]
+#[inline(always)]
+pub(crate) fn through_gateway<F: Snat>(skb: Skb, flow: &Flow<F::Address>, target: &F::Address) -> u64 {
+    let kept = skb.forget(keep::<F>(skb.raw(), flow));
+    if kept != UNTRANSLATED {
+        return kept;
+    }
+    let mapped = skb.forget(map_gateway::<F>(skb.raw(), flow, target));
+    if mapped & (OCCUPIED | REFUSED) != 0 {
+        return unmapped(mapped).packed();
+    }
+    write_client::<F>(skb.raw(), flow, target, mapped as u16)
+}
+
+/// A function of its own, as [`map`].
+#[cfg(not(feature = "xdp"))]
+#[inline(never)]
+fn map_gateway<F: Snat>(raw: *mut Context, flow: &Flow<F::Address>, target: &F::Address) -> u64 {
+    map_to::<F>(Skb::from_raw(raw), flow, *target, true)
+}
+
 /// A function of its own, as [`map`].
 #[inline(never)]
 fn map_client<F: Snat>(raw: *mut Context, flow: &Flow<F::Address>, target: &F::Address) -> u64 {

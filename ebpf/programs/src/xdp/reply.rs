@@ -11,8 +11,9 @@ use crate::packet::skb::{Context, PASS, Skb};
 use crate::snat;
 use crate::state::{Packet, Place};
 use crate::{LEFT, NEXT, refuse, send_back};
-use datapath_abi::direction;
+use datapath_abi::nat46x64::embeds;
 use datapath_abi::snat::Mapping;
+use datapath_abi::{FAMILY_V6, direction};
 
 /// Handles a packet that is not to a frontend.
 #[inline(always)]
@@ -43,6 +44,10 @@ fn find<F: Place>(raw: *mut Context, reply: &mut Packet<F::Address>) -> u64 {
         return LEFT;
     }
     let Some(Mapping { address, port, needs_ct: false }) = snat::original::<F>(&flow) else { return LEFT };
+    // An IPv4 client of an IPv6 backend: the device's program translates between the families.
+    if F::NUMBER == FAMILY_V6 && embeds(F::words(address)) {
+        return LEFT;
+    }
     reply.peer = Socket { address, port };
     let mut restored = flow;
     (restored.destination, restored.dport) = (address, port);

@@ -104,7 +104,9 @@ fn select<F: Dsr>(skb: Skb, request: &mut Packet<F::Address>) -> Result<u64, Dro
     }
     let mut key = frontend::key::<F>(&flow);
     let Some(service) = frontend::find::<F>(&key, &flow)? else { return Ok(NO_FRONTEND) };
-    if service.flags2 & lb_flag2::L7_LOAD_BALANCER != 0 || service.flags & lb_flag::EXT_LOCAL_SCOPE != 0 {
+    if service.flags2 & (lb_flag2::L7_LOAD_BALANCER | lb_flag2::NAT_46X64) != 0
+        || service.flags & lb_flag::EXT_LOCAL_SCOPE != 0
+    {
         return Ok(LEFT);
     }
     request.frontend = Socket { address: key.address, port: key.dport };

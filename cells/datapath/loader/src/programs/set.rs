@@ -57,6 +57,9 @@ impl ProgramSet {
         if config.dsr == 0 {
             unused.extend(datapath_object::DSR);
         }
+        if config.nat46x64 == 0 {
+            unused.extend(datapath_object::NAT46X64);
+        }
         if config.host_firewall == 0 {
             unused.extend(datapath_object::HOST_FIREWALL);
         }
