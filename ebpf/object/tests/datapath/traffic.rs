@@ -3,9 +3,12 @@
 use crate::kit::*;
 use anyhow::{Context as _, Result};
 use aya::programs::TcAttachType::{self, Egress, Ingress};
-use datapath_abi::{NodeConfig, direction, drop, ep_flag, ipv4_word, ipv6_words, metric};
-use datapath_object::{FROM_CONTAINER, FROM_HOST, FROM_NETDEV, TO_CONTAINER, TO_HOST};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use datapath_abi::{
+    DIRECT_ROUTING, MasqueradeAddresses, NodeConfig, direction, drop, ep_flag, ipv4_word, ipv6_words, metric,
+};
+use datapath_object::{FROM_CONTAINER, FROM_HOST, FROM_NETDEV, TO_CONTAINER, TO_HOST, TO_NETDEV};
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
 use std::time::Duration;
 use test_kit::{NetNs, Sandbox, UdpFlow, UdpReport};
 
@@ -154,6 +157,64 @@ fn pod(sandbox: &Sandbox, name: &str, pod: Pod) -> Result<(NetNs, Pod)> {
     let (ifindex, node_mac) = link(sandbox.host(), &interface)?;
     let (_, mac) = link(&netns, "eth0")?;
     Ok((netns, Pod { ifindex, mac, node_mac, ..pod }))
+}
+
+/// A client of IPv6 and a machine of IPv4 on two networks of a gateway between the families: sockets of both exchange what no
+/// packet holds, so that the kernel makes and merges segments on the way, and pings come back.
+#[test]
+fn an_ipv6_client_and_an_ipv4_machine_talk_through_the_gateway() -> Result<()> {
+    const GATEWAY: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
+    const MACHINE: &str = "203.0.113.9";
+    const BYTES: usize = 300_000;
+    test_kit::require_root!();
+    let node = Node::new()?;
+    let host = node.sandbox.host();
+    let machine = node.sandbox.netns("machine")?;
+    host.veth("ext1", &machine, "eth0")?;
+    host.ip_batch(&format!("addr add {GATEWAY}/24 dev ext1"))?;
+    machine.ip_batch(&format!("addr add {MACHINE}/24 dev eth0"))?;
+    let config = NodeConfig {
+        nodeport: 1,
+        snat_min_port: 32768,
+        nat46x64: 1,
+        nat46x64_gateway: 1,
+        ..host_routing_config()
+    };
+    let mut datapath = node.datapath(&config)?;
+    datapath.add_host(GATEWAY.into())?;
+    let own = MasqueradeAddresses { ipv4: ipv4_word(GATEWAY), ..MasqueradeAddresses::default() };
+    datapath.put::<4, 64>("ep_masquerade", &DIRECT_ROUTING, &own)?;
+    node.attach(&mut datapath, false)?;
+    datapath.attach(FROM_NETDEV, "ext1", Ingress)?;
+    datapath.attach(TO_NETDEV, "ext1", Egress)?;
+    datapath.attach(TO_NETDEV, "ext0", Egress)?;
+    let address: IpAddr = format!("64:ff9b::{MACHINE}").parse()?;
+
+    let listener = machine.run(|| TcpListener::bind((MACHINE, 0)))?;
+    let port = listener.local_addr()?.port();
+    let echo = std::thread::spawn(move || -> Result<IpAddr> {
+        let (mut stream, client) = listener.accept()?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let mut bytes = vec![0; BYTES];
+        stream.read_exact(&mut bytes)?;
+        bytes.reverse();
+        stream.write_all(&bytes)?;
+        Ok(client.ip())
+    });
+    let timeout = Duration::from_secs(5);
+    let mut stream = node.world.run(|| TcpStream::connect_timeout(&(address, port).into(), timeout))?;
+    stream.set_read_timeout(Some(timeout))?;
+    let sent: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).collect();
+    stream.write_all(&sent)?;
+    let mut back = vec![0; BYTES];
+    stream.read_exact(&mut back)?;
+    back.reverse();
+    assert!(back == sent, "what comes back is not what was sent");
+    assert_eq!(echo.join().ok().context("the machine failed")??, IpAddr::from(GATEWAY));
+    for client in [&node.world, &node.pods[0].0] {
+        assert!(answered_hops(client, address)?.is_some(), "no answer to a ping");
+    }
+    Ok(())
 }
 
 /// Number and MAC address of an interface.
