@@ -1,9 +1,10 @@
 //! Requests of Hubble's clients: filters and field masks, from gRPC and from JSON; the lines of flows that pods have filled.
 
+use hubble_api::flow::flow_filter::Experimental;
 use hubble_api::flow::layer4::Protocol;
 use hubble_api::flow::layer7::Record;
 use hubble_api::flow::{
-    CiliumEventType, Endpoint, Flow, Http, Ip, Layer4, Layer7, Tcp, TcpFlags, Verdict, Workload,
+    CiliumEventType, Endpoint, Flow, FlowFilter, Http, Ip, Layer4, Layer7, Tcp, TcpFlags, Verdict, Workload,
 };
 use hubble_api::observer::get_flows_response::ResponseTypes;
 use hubble_api::observer::{GetAgentEventsRequest, GetFlowsRequest, GetFlowsResponse};
@@ -47,7 +48,24 @@ fn message<M: Message + Default + PartialEq>(data: &[u8]) -> Option<M> {
     Some(message)
 }
 
-/// The first byte selects the kind of message: a filter in JSON, or a request.
+/// An expression of CEL is refused, or its evaluation ends; a condition that is always true decides in spite of it.
+fn expression(text: &str) {
+    let filter = |text: String| FlowFilter {
+        experimental: Some(Experimental { cel_expression: vec![text] }),
+        ..FlowFilter::default()
+    };
+    let Ok(filters) = hubble::Filters::new(&[filter(text.to_owned())], &[]) else { return };
+    let Ok(all) = hubble::Filters::new(&[filter(format!("({text}\n) || true"))], &[]) else {
+        // The limits of depth and length.
+        return;
+    };
+    for flow in flows(text) {
+        assert!(all.select(&flow), "{text}");
+        let _ = filters.select(&flow);
+    }
+}
+
+/// The first byte selects the kind of message: a filter in JSON, an expression, or a request.
 pub(crate) fn run(data: &[u8]) {
     let Some((first, data)) = data.split_first() else { return };
     let text = String::from_utf8_lossy(data);
@@ -56,7 +74,7 @@ pub(crate) fn run(data: &[u8]) {
         1 => {
             message::<GetAgentEventsRequest>(data);
             message::<NotifyRequest>(data);
-            return;
+            return expression(&text);
         }
         kind => {
             let value = serde_json::from_str(&text).ok();

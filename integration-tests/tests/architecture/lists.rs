@@ -34,6 +34,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
     &["api-models", "api-client", "api", "statedb-remote"],
     &["datapath-abi", "datapath-object", "bpf"],
     &["envoy-api", "hubble-api", "monitor-events"],
+    &["cel"],
     &["maps", "devices", "sysctl"],
     &["tunnel", "signals"],
     &["local-node", "runtime-options", "k8s-tables", "k8s-client", "k8s-fake-apiserver", "k8s-writer"],

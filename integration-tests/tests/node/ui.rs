@@ -140,6 +140,12 @@ fn the_page_has_flows_drops_and_the_start_and_goes_on_after_a_restart() {
         "{traffic:#}"
     );
 
+    let expression = "_flow.verdict == Verdict.DROPPED && _flow.source.pod_name == 'other'";
+    let dropped = fixture.node.apiary(&["hubble", "observe", "--all", "--cel-expression", expression]);
+    let is_denied =
+        |line: &str| line.contains("default/other:") && (line.contains("DROPPED") || line.contains("DENIED"));
+    assert!(!dropped.is_empty() && dropped.lines().all(is_denied), "{dropped}");
+
     let endpoints = fixture.json("api/endpoints");
     let server =
         endpoints["endpoints"].as_array().unwrap().iter().find(|row| row["name"] == "default/server");

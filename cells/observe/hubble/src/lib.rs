@@ -25,7 +25,7 @@
 //! **Differences from Cilium**: the newest flow is readable at once; a follower begins with new flows; `--last N`
 //! returns N flows, whatever else is in the ring; a loss is reported once per interval and at the end of a request;
 //! malformed packets are flows, with the headers before the fault; a field mask never removes the time of a response.
-//! A filter by information that no flow of this agent has is an error. Requests for agent and debug events return as many
+//! Expressions of CEL are those of the crate `cel`, with limits. Requests for agent and debug events return as many
 //! of these as are asked for, too. A client of the peer service that does not read gets the latest state instead of the
 //! end of its request. Certificates are read when they change, not for each handshake.
 //!

@@ -1,7 +1,8 @@
 //! Filters of requests: which flows they select.
 //!
-//! `l7` has conditions on contents of requests, `text` has addresses, pods, ports and patterns of nodes and DNS names, `selector` requirements on labels.
+//! `expressions` has conditions in CEL, `l7` those on contents of requests, `text` has addresses, pods, ports and patterns of nodes and DNS names, `selector` requirements on labels.
 
+mod expressions;
 mod l7;
 mod selector;
 mod text;
@@ -45,7 +46,7 @@ impl Filters {
     /// Compiles the filters of a request.
     ///
     /// # Errors
-    /// A value is invalid, or a field is set that this agent cannot evaluate.
+    /// A value is invalid.
     pub fn new(allow: &[FlowFilter], deny: &[FlowFilter]) -> Result<Self, BadFilter> {
         let compile = |filters: &[FlowFilter]| filters.iter().map(Filter::new).collect::<Result<_, _>>();
         Ok(Self { allow: compile(allow)?, deny: compile(deny)? })
@@ -64,7 +65,6 @@ impl Filter {
     }
 
     fn new(filter: &FlowFilter) -> Result<Self, BadFilter> {
-        refuse_unknown(filter)?;
         let mut checks = Self::default();
         checks.sides(filter)?;
         checks.events(filter);
@@ -99,6 +99,10 @@ impl Filter {
             |text| selector::parse("node_labels", &text),
             |selector, flow| selector.matches(&flow.node_labels),
         )?;
+        // The dearest condition is the last one.
+        if let Some(expressions) = expressions::compile(filter)? {
+            checks.0.push(Box::new(move |flow| expressions.select(flow)));
+        }
         Ok(checks)
     }
 
@@ -282,18 +286,6 @@ struct Side<'a> {
     values: [&'a Vec<String>; 6],
     identities: &'a [u32],
     workloads: &'a [Workload],
-}
-
-/// Refuses fields that this agent cannot evaluate: a filter by them would select nothing without a reason.
-fn refuse_unknown(filter: &FlowFilter) -> Result<(), BadFilter> {
-    let is_empty = filter.experimental.as_ref().is_none_or(|all| all.cel_expression.is_empty());
-    match is_empty {
-        true => Ok(()),
-        false => Err(BadFilter {
-            field: "experimental",
-            problem: "this agent evaluates no expressions of CEL".to_owned(),
-        }),
-    }
 }
 
 #[cfg(test)]

@@ -195,10 +195,51 @@ fn invalid_values_and_fields_without_information_are_errors() {
         let filter = FlowFilter { source_fqdn: vec![name.to_owned()], ..FlowFilter::default() };
         assert_eq!(Filters::new(&[filter], &[]).unwrap_err().field, "source_fqdn", "{name}");
     }
-    let expression = |f: &mut FlowFilter| {
-        f.experimental.get_or_insert_default().cel_expression = vec!["true".to_owned()];
+    for (expressions, problem) in [
+        (vec!["_flow.verdict =="], "_flow.verdict ==:1:17: the expression ends too early"),
+        (vec!["true", "_flow.verdict"], "_flow.verdict:1:7: the result is int, not bool"),
+        (vec!["true"; 17], "at most 16 expressions"),
+    ] {
+        let refused = Filters::new(&[expression(&expressions)], &[]).unwrap_err();
+        assert_eq!((refused.field, &*refused.problem), ("cel_expression", problem));
+    }
+}
+
+fn expression(texts: &[&str]) -> FlowFilter {
+    let experimental = hubble_api::flow::flow_filter::Experimental {
+        cel_expression: texts.iter().map(|text| (*text).to_owned()).collect(),
     };
-    assert_eq!(error(expression), "experimental");
+    FlowFilter { experimental: Some(experimental), ..FlowFilter::default() }
+}
+
+#[test]
+fn expressions_select_flows_of_which_one_is_true() {
+    let selects = |texts: &[&str]| Filters::new(&[expression(texts)], &[]).unwrap().select(&flow());
+    let port =
+        "_flow.l4.TCP.destination_port == 80u && _flow.source.labels.exists(label, label.startsWith('k8s:'))";
+    for (texts, is_match) in [
+        (&[][..], true),
+        (&["true"], true),
+        (&["false"], false),
+        (&["false", "true"], true),
+        (&[port], true),
+        (&["_flow.verdict == Verdict.DROPPED"], flow().verdict() == Verdict::Dropped),
+        (&["_flow.verdict != Verdict.DROPPED"], flow().verdict() != Verdict::Dropped),
+        // An error while it is evaluated, and one that costs too much.
+        (&["_flow.source_names[0] == 'a'"], false),
+        (
+            &[
+                "[1,2,3,4,5,6,7,8,9].all(a, [1,2,3,4,5,6,7,8,9].all(b, [1,2,3,4,5,6,7,8,9].all(c, [1,2,3,4,5,6,7,8,9].all(d, a + b + c + d > 0))))",
+            ],
+            false,
+        ),
+    ] {
+        assert_eq!(selects(texts), is_match, "{texts:?}");
+    }
+    let deny = Filters::new(&[], &[expression(&["true"])]).unwrap();
+    assert!(!deny.select(&flow()));
+    let both = FlowFilter { uuid: vec!["other".to_owned()], ..expression(&["true"]) };
+    assert!(!Filters::new(&[both], &[]).unwrap().select(&flow()), "all conditions of a filter hold");
 }
 
 #[test]
