@@ -17,6 +17,8 @@ pub use objects::{Size, cilium_node, node_address, service_address};
 
 use crate::{Cluster, Node};
 
+const SERVER_THREADS: usize = 4;
+
 /// The API server of a simulated cluster. Dropping it ends its connections.
 pub struct SimulatedCluster {
     /// The number of objects at the start.
@@ -43,7 +45,9 @@ impl SimulatedCluster {
         let listener = ns.run(|| TcpListener::bind("127.0.0.1:0")).unwrap();
         listener.set_nonblocking(true).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        // A list of a large kind keeps a thread busy for seconds; leases are renewed meanwhile.
+        let runtime =
+            Builder::new_multi_thread().worker_threads(SERVER_THREADS).enable_all().build().unwrap();
         let http = HttpServer::new(&tracker);
         let server = http.clone();
         runtime.spawn(async move {

@@ -1,6 +1,6 @@
 //! An agent in a simulated cluster of 5,000 nodes, 50,000 pods, 10,000 services with 100,000 endpoints, 6,000 identities and
-//! 2,500 policies, which this process serves over HTTP; an operator in a small one. Prints one row a number (name, measured, unit, goal,
-//! met, peer), tab separated.
+//! 2,500 policies, which this process serves over HTTP; an operator in a small one, and in one of 5,000 nodes, 100,000
+//! endpoints and 60,000 identities. Prints one row a number (name, measured, unit, goal, met, peer), tab separated.
 
 mod agent;
 mod nodes;
@@ -28,7 +28,10 @@ fn main() {
         nodes::run();
     }
     if runs("operator") {
-        operator::run();
+        operator::idle();
+    }
+    if runs("operator-large") {
+        operator::large();
     }
 }
 

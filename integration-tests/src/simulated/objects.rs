@@ -51,6 +51,8 @@ impl Size {
                 let slices = self.pods.div_ceil(NAMESPACES).div_ceil(SLICE) * NAMESPACES;
                 Box::new((0..slices).map(move |slice| self.endpoint_slice(slice)))
             }
+            Kind::Pod => Box::new((0..self.pods).map(move |pod| self.pod(pod))),
+            Kind::CiliumEndpoint => Box::new((0..self.pods).map(move |pod| self.endpoint(pod))),
             Kind::CiliumIdentity => Box::new((0..self.identities).map(identity)),
             Kind::Service => Box::new((0..self.services).map(service)),
             Kind::EndpointSlice => Box::new((0..self.services).map(move |service| self.backends(service))),
@@ -85,6 +87,35 @@ impl Size {
     pub fn slice_of(self, pod: usize) -> (Key, usize) {
         let (namespace, at) = (pod % NAMESPACES, pod / NAMESPACES);
         (Key::new("", format!("ces-{}", at / SLICE * NAMESPACES + namespace)), at % SLICE)
+    }
+
+    fn pod(self, pod: usize) -> Value {
+        let mut metadata = metadata(&pod_name(pod), 1, pod);
+        metadata["namespace"] = namespace(pod % NAMESPACES).into();
+        metadata["labels"] = json!({"app": format!("web-{}", pod % self.identities)});
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+            "spec": {"nodeName": node_name(pod % self.nodes), "serviceAccountName": "web", "containers": [{"name": "web", "image": "web"}]},
+            "status": {"phase": "Running", "podIPs": [{"ip": self.pod_address(pod).to_string()}]},
+        })
+    }
+
+    fn endpoint(self, pod: usize) -> Value {
+        let mut metadata = metadata(&pod_name(pod), 10, pod);
+        metadata["namespace"] = namespace(pod % NAMESPACES).into();
+        metadata["ownerReferences"] =
+            json!([{"apiVersion": "v1", "kind": "Pod", "name": pod_name(pod), "uid": uid(1, pod)}]);
+        json!({
+            "apiVersion": "cilium.io/v2", "kind": "CiliumEndpoint", "metadata": metadata,
+            "status": {
+                "id": 1 + pod % 4096, "state": "ready", "encryption": {},
+                "identity": {"id": self.pod_identity(pod), "labels": [format!("k8s:app=web-{}", pod % self.identities)]},
+                "networking": {
+                    "addressing": [{"ipv4": self.pod_address(pod).to_string()}],
+                    "node": node_address(pod % self.nodes).to_string(),
+                },
+            },
+        })
     }
 
     fn endpoint_slice(self, slice: usize) -> Value {
