@@ -162,22 +162,42 @@ impl Original {
         }
     }
 
-    /// The client's and the server's packets go to the other's interface, the stranger's nowhere, those of devices on.
-    fn programs(&self) {
+    /// The programs of Cilium: the client's and the server's packets go to the other's interface, the stranger's nowhere.
+    fn of_pods(&self) -> [(&OldPod, Program); 3] {
         let drop_all = Program::from_instructions("cil_from_container", &[0x2_0000_00b7, 0x95]).unwrap();
-        let of_pods = [
+        [
             (&self.client, service::to_backend(&self.node, self.server.ifindex)),
             (&self.server, service::from_backend(&self.node, self.client.ifindex)),
             (&self.stranger, drop_all),
-        ];
-        for (pod, program) in of_pods {
+        ]
+    }
+
+    fn programs(&self) {
+        for (pod, program) in self.of_pods() {
             attach(&self.link(pod), &program, pod.ifindex, Direction::Ingress);
         }
         for (device, name, egress) in ON_DEVICES {
-            let pass = Program::from_instructions(name, &[0x00b7, 0x95]).unwrap();
             let direction = if egress { Direction::Egress } else { Direction::Ingress };
-            attach(&self.device_link(device, name), &pass, ifindex(self.node.host(), device), direction);
+            attach(
+                &self.device_link(device, name),
+                &pass(name),
+                ifindex(self.node.host(), device),
+                direction,
+            );
         }
+    }
+
+    /// Puts the programs of Cilium into the links that there are, as its agent does at a start. They read the services of
+    /// the pinned maps. Returns the ids of the programs.
+    pub(crate) fn come_back(&self) -> Vec<u32> {
+        let of_pods = self.of_pods().map(|(pod, program)| (self.link(pod), program));
+        let of_devices = ON_DEVICES.map(|(device, name, _)| (self.device_link(device, name), pass(name)));
+        let replaced = of_pods.into_iter().chain(of_devices).map(|(pin, program)| {
+            let link = Link::open(&pin).unwrap();
+            link.update(&program).unwrap();
+            link.info().unwrap().program
+        });
+        replaced.collect()
     }
 
     fn files(&self) {
@@ -236,6 +256,11 @@ fn create(node: &Node, name: &str, layout: Layout) {
     let spec =
         MapSpec { name: name.to_owned().into(), layout: Layout { max_entries, ..layout }, inner: None };
     RawMap::create(&spec).unwrap().pin(&node.pin(name)).unwrap();
+}
+
+/// A program that lets all packets through.
+fn pass(name: &str) -> Program {
+    Program::from_instructions(name, &[0x00b7, 0x95]).unwrap()
 }
 
 fn attach(pin: &std::path::Path, program: &Program, ifindex: u32, direction: Direction) {

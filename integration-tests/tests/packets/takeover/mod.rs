@@ -154,6 +154,52 @@ fn a_node_of_the_original_is_taken_over() {
 }
 
 #[test]
+fn a_node_goes_back_to_the_original_with_its_links_maps_and_records() {
+    require_root!();
+    let mut original = Original::new();
+    original.node.apply("policy.yaml", POLICY);
+    for pod in original.pods() {
+        original.node.apply(
+            &format!("pod-{}.yaml", pod.name),
+            &pod_manifest("default", pod.name, &[("app", pod.name)]),
+        );
+    }
+    original.node.write_services(&state_file(&[cast::service(original.server.ips)]));
+    let (flows, never) = (old_flows(&original), denied(&original));
+    let (old_links, old_maps) = (links(&original), reused(&original));
+    original.node.start();
+    eventually(|| links(&original).iter().all(|(pin, link)| old_links[pin].program != link.program));
+    let ours = links(&original);
+    sleep(Duration::from_millis(200));
+    original.node.stop();
+    let programs = original.come_back();
+    assert!(ours.values().all(|link| !programs.contains(&link.program)), "control: {programs:?}");
+    sleep(Duration::from_millis(300));
+    assert_perfect(flows, "back again", &original.node);
+    assert_nothing(never, "back again", &original.node);
+
+    let ids =
+        |links: &BTreeMap<String, LinkInfo>| -> Vec<u32> { links.values().map(|link| link.id).collect() };
+    assert_eq!(ids(&links(&original)), ids(&old_links), "the links are those of before");
+    assert_eq!(reused(&original), old_maps);
+    for (name, layout) in PINS.lines().map(parse) {
+        let found = RawMap::open(&original.node.pin(name)).unwrap().layout();
+        assert_eq!(
+            (found.map_type, found.key_size, found.value_size),
+            (layout.map_type, layout.key_size, layout.value_size),
+            "{name}"
+        );
+    }
+    for pod in original.pods() {
+        let path = original.node.endpoint_files().join(pod.id.to_string()).join("ep_config.json");
+        let record: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+        assert_eq!((&record["ID"], &record["IfName"]), (&pod.id.into(), &pod.interface.into()));
+        assert_eq!(record["SecLabel"]["id"], pod.identity);
+    }
+    assert!(!original.node.sandbox().run_dir().join("cilium.pid").exists(), "Cilium's agent may start");
+}
+
+#[test]
 fn what_cannot_be_taken_over_is_listed_and_goes_on() {
     require_root!();
     let original = Original::new();
