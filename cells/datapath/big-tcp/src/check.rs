@@ -1,4 +1,4 @@
-//! Which options contradict, and what the kernel can.
+//! Contradictions among options, and probes of the kernel.
 
 use devices::Netlink;
 use devices::rtnetlink::{TunnelKind, TunnelSpec};

@@ -5,9 +5,9 @@
 //! `devices`, [`Tunnel`](tunnel::Tunnel), the options of masquerading. **Provides** [`BigTcp`], the sizes for interfaces of pods,
 //! which the CNI plugin gets by `GET /config`; the part of `GET /healthz`.
 //!
-//! **Life.** The start refuses options that segments of this size contradict, and asks the kernel for what it can: a family
-//! that it cannot is off, with a warning. The sizes are set before the agent serves its API, and again when devices come
-//! or go. The one size for sending is the smallest that the drivers of the devices can. When a device refuses its sizes,
+//! **Life.** The start refuses options that segments of this size contradict, and probes the kernel: a family that it does
+//! not support is off, with a warning. The sizes are set before the agent serves its API, and again when devices come or
+//! go. The one size for sending is the smallest that the drivers of the devices can. When a device refuses its sizes,
 //! all are as before, both families are off, and health names the device. With the options off, larger sizes of a
 //! previous run are lowered to 64 KiB; smaller ones of the administrator stay.
 //!

@@ -7,8 +7,8 @@
 //!
 //! **Life.** A device is recorded in the log, then created, and set up. One that the previous run has left stays if it is
 //! as desired, and is created again if it is not; those that are not desired any more are deleted when all initializers of
-//! the table are done. Nothing is removed at the stop. A device that the kernel loses is created again. One whose
-//! parent is missing waits for it.
+//! the table are done. Nothing is removed at the stop. A device that the kernel loses is created again. One with a
+//! missing parent waits for it.
 //!
 //! **Devices of others** are never touched: one of the same name that the log does not have is an error of the row.
 //!

@@ -21,7 +21,7 @@
 //!
 //! **Routing.** A rule leads packets with the mark of a redirect to a table in which every destination is local; for it
 //! to come first, the kernel's rule of the local table moves from priority 0 to 100. Both are rows of table
-//! `desired-rules`, whose reconciler repairs them.
+//! `desired-rules`: its reconciler repairs them.
 //! While they are missing no redirect has a port: the traffic is denied and does not pass by the proxy.
 //!
 //! ```
