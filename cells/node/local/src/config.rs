@@ -1,5 +1,6 @@
 //! The options of the local node.
 
+use hive::OptionError;
 use hive::config::FlagValue;
 use labels::{BadPrefix, Filter};
 
@@ -47,7 +48,10 @@ impl IpamMode {
 /// Options about the node. Changes take effect at the next start.
 #[derive(Clone, Debug, hive::Config)]
 #[config(group = "Node and cluster")]
-#[config(check = |config: &Self| config.node_label_filter().map(drop).map_err(|error| error.to_string()))]
+#[config(check = |config: &Self| {
+    config.cidr_rules_select_nodes().map_err(|error| error.to_string())?;
+    config.node_label_filter().map(drop).map_err(|error| error.to_string())
+})]
 pub struct LocalNodeConfig {
     /// Name of this cluster
     #[flag(default = "default")]
@@ -97,12 +101,30 @@ pub struct LocalNodeConfig {
     /// Give other nodes identities by their labels, so that policies may select them (fromNodes, toNodes)
     #[flag(default = false)]
     pub enable_node_selector_labels: bool,
+    /// What rules of prefixes select in addition: nodes, by their addresses
+    #[flag(default = "")]
+    pub policy_cidr_match_mode: Vec<String>,
     /// Prefixes of the labels of nodes that make up their identities, PATTERN or !PATTERN each; all without any
     #[flag(default = "")]
     pub node_labels: Vec<String>,
 }
 
 impl LocalNodeConfig {
+    /// Whether rules of prefixes select other nodes by their addresses.
+    ///
+    /// # Errors
+    /// The option names something else.
+    pub fn cidr_rules_select_nodes(&self) -> Result<bool, OptionError> {
+        match self.policy_cidr_match_mode.iter().find(|mode| *mode != "nodes") {
+            None => Ok(!self.policy_cidr_match_mode.is_empty()),
+            Some(other) => Err(OptionError {
+                option: "policy-cidr-match-mode",
+                value: other.clone(),
+                expected: "nodes, or nothing",
+            }),
+        }
+    }
+
     /// Returns the filter of the labels that make up identities of nodes.
     pub fn node_label_filter(&self) -> Result<Filter, NodeLabelsError> {
         Ok(Filter::all().with(self.node_labels.iter().map(String::as_str))?)

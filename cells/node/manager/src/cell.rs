@@ -18,7 +18,7 @@ use tunnel::Tunnel;
 use crate::checkpoint::Checkpoint;
 use crate::cluster_nodes::History;
 use crate::follow::Follow;
-use crate::label_identities::LabelIdentities;
+use crate::label_identities::{LabelIdentities, Parts};
 use crate::mappings::Settings;
 use crate::metrics::Numbers;
 use crate::node::Node;
@@ -147,9 +147,12 @@ fn follow(p: FollowParams) -> anyhow::Result<()> {
     let mut txn = p.nodes.write();
     let initializer = txn.register_initializer("ciliumnodes");
     txn.commit();
-    let identities = p.identities.filter(|_| p.config.enable_node_selector_labels);
+    let addresses = p.config.cidr_rules_select_nodes()?;
     let filter = p.config.node_label_filter()?;
-    let label_identities = identities.map(|allocator| LabelIdentities::new((*allocator).clone(), filter));
+    let labels = p.config.enable_node_selector_labels.then_some(filter);
+    let identities = p.identities.filter(|_| labels.is_some() || addresses);
+    let parts = Parts { labels, addresses };
+    let label_identities = identities.map(|allocator| LabelIdentities::new((*allocator).clone(), parts));
     let follow = Follow {
         label_identities,
         settings: Settings { tunnel: p.tunnel, families: FamilyConfig::clone(&p.families) },

@@ -221,7 +221,7 @@ fn write(
         if before.as_deref() == row.as_ref() && identities[0] == identities[1] {
             continue;
         }
-        claims.extend(mappings::changes(settings, before.as_deref(), row.as_ref(), identities));
+        claims.extend(mappings::changes(settings, before.as_deref(), row.as_ref(), &identities));
         match row {
             Some(row) => drop(txn.insert(row)),
             None => drop(txn.delete(Node::by_name(&cluster, &name))),

@@ -1,10 +1,12 @@
-//! The identities of other nodes by their labels (`enable-node-selector-labels`); without it they have one.
+//! The identities of other nodes by their labels (`enable-node-selector-labels`) and addresses (`policy-cidr-match-mode`);
+//! without either they have one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
-use ::identity::NodeIdentities;
+use ::identity::{NodeIdentities, cidr_labels};
 use datapath_abi::identity;
-use labels::{Filter, K8S, Label, LabelArray, Labels, POLICY_CLUSTER};
+use labels::{CIDR, Filter, K8S, Label, LabelArray, Labels, POLICY_CLUSTER};
 
 use crate::model::{Key, Rows};
 use crate::node::Node;
@@ -12,77 +14,132 @@ use crate::node::Node;
 /// The source of a node's labels.
 const NODE: &str = "node";
 
+/// What identities of nodes consist of, beside `reserved:remote-node`.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    /// The labels of nodes that count (`enable-node-selector-labels`).
+    pub(crate) labels: Option<Filter>,
+    /// The address, so that rules of prefixes select it (`policy-cidr-match-mode`).
+    pub(crate) addresses: bool,
+}
+
 /// The allocator with the identities that nodes have now.
 #[derive(Debug)]
 pub(crate) struct LabelIdentities {
     allocator: NodeIdentities,
-    filter: Filter,
-    identities: BTreeMap<Key, u32>,
+    parts: Parts,
+    identities: BTreeMap<Key, OwnIdentities>,
     /// Errors of allocations, by the node's name; such a node has the identity of nodes without labels.
     failed: BTreeMap<Key, String>,
+}
+
+/// The identities of a node's own addresses and of those of its router.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct OwnIdentities {
+    /// That of all addresses.
+    node: Option<u32>,
+    /// Those of single addresses.
+    addresses: BTreeMap<IpAddr, u32>,
+}
+
+impl OwnIdentities {
+    /// Returns the identity of an address.
+    pub(crate) fn of(&self, ip: IpAddr) -> u32 {
+        self.addresses.get(&ip).copied().or(self.node).unwrap_or(identity::REMOTE_NODE)
+    }
+
+    fn ids(&self) -> BTreeSet<u32> {
+        self.addresses.values().copied().chain(self.node).collect()
+    }
+}
+
+#[cfg(test)]
+impl From<u32> for OwnIdentities {
+    fn from(node: u32) -> OwnIdentities {
+        OwnIdentities { node: Some(node), addresses: BTreeMap::new() }
+    }
 }
 
 /// The identities of a batch of rows.
 #[derive(Debug, Default)]
 pub(crate) struct Assigned {
     /// The identities before and after, where they differ.
-    changed: BTreeMap<Key, [Option<u32>; 2]>,
-    current: BTreeMap<Key, u32>,
+    changed: BTreeMap<Key, [OwnIdentities; 2]>,
+    current: BTreeMap<Key, OwnIdentities>,
 }
 
 impl Assigned {
-    /// Returns the node's identity before and after the batch.
-    pub(crate) fn of(&self, key: &Key) -> [u32; 2] {
-        let current = self.current.get(key).copied();
-        let both = self.changed.get(key).copied().unwrap_or([current; 2]);
-        both.map(|id| id.unwrap_or(identity::REMOTE_NODE))
+    /// Returns the node's identities before and after the batch.
+    pub(crate) fn of(&self, key: &Key) -> [OwnIdentities; 2] {
+        let current = || self.current.get(key).cloned().unwrap_or_default();
+        self.changed.get(key).cloned().unwrap_or_else(|| [current(), current()])
     }
 }
 
 impl LabelIdentities {
-    pub(crate) fn new(allocator: NodeIdentities, filter: Filter) -> LabelIdentities {
-        LabelIdentities { allocator, filter, identities: BTreeMap::new(), failed: BTreeMap::new() }
+    pub(crate) fn new(allocator: NodeIdentities, parts: Parts) -> LabelIdentities {
+        LabelIdentities { allocator, parts, identities: BTreeMap::new(), failed: BTreeMap::new() }
     }
 
     /// Allocates the identities of rows that are inserted, and waits until policy has rows for new ones.
     pub(crate) async fn assign(&mut self, rows: &Rows) -> Assigned {
         let mut assigned = Assigned::default();
+        let mut is_new = false;
         for (key, row) in rows {
             self.failed.remove(key);
-            let before = self.identities.get(key).copied();
+            let before = self.identities.get(key).cloned().unwrap_or_default();
             let after = match row.as_ref().filter(|node| !node.is_local()) {
-                None => None,
-                Some(node) => {
-                    let (allocator, labels) = (self.allocator.clone(), self.labels(node));
-                    let name = node.full_name();
-                    match hive::blocking(move || allocator.allocate(&name, &labels)).await {
-                        Ok(id) => Some(id),
-                        Err(error) => {
-                            self.failed.insert(key.clone(), error.to_string());
-                            None
-                        }
-                    }
-                }
+                None => OwnIdentities::default(),
+                Some(node) => self.allocate(key, node).await,
             };
-            match after {
-                Some(id) => drop(self.identities.insert(key.clone(), id)),
-                None => drop(self.identities.remove(key)),
+            match after == OwnIdentities::default() {
+                true => drop(self.identities.remove(key)),
+                false => drop(self.identities.insert(key.clone(), after.clone())),
             }
-            assigned.current.extend(after.map(|id| (key.clone(), id)));
+            assigned.current.insert(key.clone(), after.clone());
             if before != after {
+                is_new |= !after.ids().is_subset(&before.ids());
                 assigned.changed.insert(key.clone(), [before, after]);
             }
         }
-        if assigned.changed.values().any(|[_, after]| after.is_some()) {
+        if is_new {
             self.allocator.policy_follows().await;
         }
         assigned
     }
 
+    async fn allocate(&mut self, key: &Key, node: &Node) -> OwnIdentities {
+        let mut wanted = Vec::new();
+        if self.parts.addresses {
+            let own: BTreeSet<IpAddr> = node.addresses.iter().map(|address| address.ip).collect();
+            wanted.extend(own.into_iter().map(|ip| (Some(ip), self.labels(node, Some(ip)))));
+        } else {
+            wanted.push((None, self.labels(node, None)));
+        }
+        let (allocator, name) = (self.allocator.clone(), node.full_name());
+        let allocated = hive::blocking(move || -> Vec<_> {
+            let allocate = |(ip, labels)| (ip, allocator.allocate(&name, &labels));
+            wanted.into_iter().map(allocate).collect()
+        });
+        let mut identities = OwnIdentities::default();
+        for (ip, id) in allocated.await {
+            match (ip, id) {
+                (Some(ip), Ok(id)) => drop(identities.addresses.insert(ip, id)),
+                (None, Ok(id)) => identities.node = Some(id),
+                (_, Err(error)) => drop(self.failed.insert(key.clone(), error.to_string())),
+            }
+        }
+        identities
+    }
+
     /// Releases the identities that nodes of a batch had before. Call it when the ipcache does not have them any more.
     pub(crate) async fn release(&self, assigned: Assigned) {
         let allocator = self.allocator.clone();
-        let stale = assigned.changed.into_iter().filter_map(|(key, [before, _])| Some((key, before?)));
+        let stale = assigned.changed.into_iter().flat_map(|(key, [before, after])| {
+            let after = after.ids();
+            let stale = before.ids().into_iter().filter(move |id| !after.contains(id));
+            stale.map(move |id| (key.clone(), id))
+        });
         let stale: Vec<(Key, u32)> = stale.collect();
         if !stale.is_empty() {
             hive::blocking(move || {
@@ -100,15 +157,22 @@ impl LabelIdentities {
         self.failed.iter().map(|((_, name), error)| format!("{name}: {error}"))
     }
 
-    fn labels(&self, node: &Node) -> LabelArray {
+    fn labels(&self, node: &Node, address: Option<IpAddr>) -> LabelArray {
         let label = |source: &str, key: &str, value: &str| Label {
             source: source.to_owned(),
             key: key.to_owned(),
             value: value.to_owned(),
         };
-        let own: Labels = node.labels.iter().map(|(key, value)| label(NODE, key, value)).collect();
-        let (counted, _) = self.filter.split(&own);
-        let cluster = label(K8S, POLICY_CLUSTER, &node.cluster);
-        counted.0.into_values().chain([cluster, Label::reserved("remote-node")]).collect()
+        let mut all = vec![Label::reserved("remote-node")];
+        if let Some(filter) = &self.parts.labels {
+            let own: Labels = node.labels.iter().map(|(key, value)| label(NODE, key, value)).collect();
+            let (counted, _) = filter.split(&own);
+            all.extend(counted.0.into_values());
+            all.push(label(K8S, POLICY_CLUSTER, &node.cluster));
+        }
+        let prefix = address.map(|ip| cidr_labels(ip.into(), true, true));
+        let of_prefix = prefix.iter().flat_map(LabelArray::iter).filter(|label| label.source == CIDR);
+        all.extend(of_prefix.cloned());
+        all.into_iter().collect()
     }
 }

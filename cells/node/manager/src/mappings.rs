@@ -11,6 +11,7 @@ use local_node::AddressType;
 use maps::FamilyConfig;
 use tunnel::{Family, Tunnel};
 
+use crate::label_identities::OwnIdentities;
 use crate::node::Node;
 use crate::source::NodeSource;
 
@@ -46,11 +47,12 @@ pub(crate) fn changes(
     settings: &Settings,
     before: Option<&Node>,
     after: Option<&Node>,
-    identities: [u32; 2],
+    identities: &[OwnIdentities; 2],
 ) -> Vec<Change> {
-    let of = |node: &Node, identity| Some((source(node)?, mappings(settings, node, identity)));
-    let old = before.and_then(|node| of(node, identities[0]));
-    let new = after.and_then(|node| of(node, identities[1]));
+    let of =
+        |node: &Node, identities: &OwnIdentities| Some((source(node)?, mappings(settings, node, identities)));
+    let old = before.and_then(|node| of(node, &identities[0]));
+    let new = after.and_then(|node| of(node, &identities[1]));
     let Some(node) = after.or(before) else { return Vec::new() };
     let resource = resource(node);
     let mut changes = Vec::new();
@@ -90,14 +92,14 @@ fn resource(node: &Node) -> Arc<str> {
     format!("node//{}", node.full_name()).into()
 }
 
-fn mappings(settings: &Settings, node: &Node, own_identity: u32) -> BTreeMap<IpNetwork, Mapping> {
-    let own = node.tunnel_endpoint(settings.tunnel.underlay);
+fn mappings(settings: &Settings, node: &Node, own: &OwnIdentities) -> BTreeMap<IpNetwork, Mapping> {
+    let endpoint = node.tunnel_endpoint(settings.tunnel.underlay);
     let other = match settings.tunnel.underlay {
         Family::Ipv4 => Family::Ipv6,
         Family::Ipv6 => Family::Ipv4,
     };
-    let tunnel = own.filter(|_| settings.tunnel.is_tunnel());
-    let host_ip = own.or_else(|| node.tunnel_endpoint(other));
+    let tunnel = endpoint.filter(|_| settings.tunnel.is_tunnel());
+    let host_ip = endpoint.or_else(|| node.tunnel_endpoint(other));
     let behind = |identity| Mapping { host_ip, tunnel, ..Mapping::identity(identity) };
     let mut mappings = BTreeMap::new();
     for range in node.pod_cidrs.iter().filter(|range| settings.has(range.ip())) {
@@ -119,8 +121,8 @@ fn mappings(settings: &Settings, node: &Node, own_identity: u32) -> BTreeMap<IpN
     // The node's own addresses come last: an object that names one of them twice means the node.
     for address in &node.addresses {
         let mapping = match address.kind {
-            AddressType::CiliumInternalIP => behind(own_identity),
-            AddressType::InternalIP | AddressType::ExternalIP => Mapping::identity(own_identity),
+            AddressType::CiliumInternalIP => behind(own.of(address.ip)),
+            AddressType::InternalIP | AddressType::ExternalIP => Mapping::identity(own.of(address.ip)),
         };
         add(Some(address.ip), mapping);
     }
@@ -156,7 +158,7 @@ mod tests {
             let fallback = if mapping.is_fallback { " fallback" } else { "" };
             format!("{prefix} {}{tunnel}{fallback}", mapping.identity)
         };
-        mappings(settings, node, identity::REMOTE_NODE).into_iter().map(text).collect()
+        mappings(settings, node, &OwnIdentities::default()).into_iter().map(text).collect()
     }
 
     #[test]
@@ -186,18 +188,19 @@ mod tests {
         let settings = settings(RoutingMode::Tunnel, Family::Ipv6, [true, true]);
         let v4 = node("n2", &["192.0.2.2"], &["10.0.2.0/24"]);
         assert_eq!(flat(&settings, &v4), ["10.0.2.0/24 9 fallback", "192.0.2.2/32 6"]);
-        let mapping = &mappings(&settings, &v4, identity::REMOTE_NODE)[&"10.0.2.0/24".parse().unwrap()];
+        let mapping = &mappings(&settings, &v4, &OwnIdentities::default())[&"10.0.2.0/24".parse().unwrap()];
         assert_eq!(mapping.host_ip, Some([192, 0, 2, 2].into()));
     }
 
     #[test]
     fn a_change_of_a_node_changes_its_claims_only() {
         let settings = settings(RoutingMode::Tunnel, Family::Ipv4, [true, false]);
-        const PLAIN: [u32; 2] = [identity::REMOTE_NODE; 2];
+        let plain: &[OwnIdentities; 2] = &Default::default();
         let (before, mut after) = (peer(), peer());
-        assert_eq!(changes(&settings, None, Some(&before), PLAIN).len(), 5);
-        assert_eq!(changes(&settings, Some(&before), Some(&after), PLAIN), []);
-        let labelled = changes(&settings, Some(&before), Some(&after), [identity::REMOTE_NODE, 2 << 24]);
+        assert_eq!(changes(&settings, None, Some(&before), plain).len(), 5);
+        assert_eq!(changes(&settings, Some(&before), Some(&after), plain), []);
+        let labelled =
+            changes(&settings, Some(&before), Some(&after), &[OwnIdentities::default(), (2 << 24).into()]);
         let identities = labelled.iter().map(|change| match change {
             Change::Upsert(prefix, claim) => (prefix.to_string(), claim.mapping.identity),
             Change::Delete(..) => panic!("{change:?}"),
@@ -209,17 +212,17 @@ mod tests {
         after.health_ipv4 = Some([10, 0, 2, 5].into());
         after.labels = [("zone", "a")].into_iter().collect();
         let resource: Arc<str> = "node//n2".into();
-        let changed = changes(&settings, Some(&before), Some(&after), PLAIN);
+        let changed = changes(&settings, Some(&before), Some(&after), plain);
         assert_eq!(changed.len(), 2);
         assert_eq!(
             changed[0],
             Change::Delete("10.0.2.4/32".parse().unwrap(), Source::CustomResource, resource)
         );
-        assert_eq!(changes(&settings, Some(&after), None, PLAIN).len(), 5);
+        assert_eq!(changes(&settings, Some(&after), None, plain).len(), 5);
         let local = Node { source: NodeSource::Local, ..peer() };
-        assert_eq!(changes(&settings, None, Some(&local), PLAIN), []);
+        assert_eq!(changes(&settings, None, Some(&local), plain), []);
         let restored = Node { source: NodeSource::Restored, ..peer() };
-        assert_eq!(changes(&settings, Some(&restored), None, PLAIN), []);
-        assert_eq!(changes(&settings, Some(&restored), Some(&before), PLAIN).len(), 5);
+        assert_eq!(changes(&settings, Some(&restored), None, plain), []);
+        assert_eq!(changes(&settings, Some(&restored), Some(&before), plain).len(), 5);
     }
 }

@@ -228,6 +228,34 @@ async fn nodes_have_identities_of_their_labels() {
     hive.finish().await;
 }
 
+/// With `policy-cidr-match-mode` each address of a node is selected by prefixes, and follows the node.
+#[tokio::test]
+async fn addresses_of_nodes_have_labels_of_their_prefixes() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut hive = hive(dir.path(), None, &[]).set("policy-cidr-match-mode", "nodes");
+    hive.start().await;
+    let (tracker, map) = (hive.get::<Tracker>(), hive.get::<FakeMap>());
+    let identities = hive.get::<Table<Identity>>();
+    let labels = |ip: &str| {
+        let id = map.identity(&format!("{ip}/32"))?;
+        let snapshot = identities.snapshot();
+        identities.get(&snapshot, Identity::by_id(id)).map(|row| row.labels.texts().join(","))
+    };
+    let node = object("n2", "192.0.2.2", "10.0.9.0/24");
+    tracker.add(&node).unwrap();
+    let expected = |ip: &str| Some(format!("cidr:{ip}/32,reserved:remote-node"));
+    hive.until("an identity of the address", || labels("192.0.2.2") == expected("192.0.2.2")).await;
+    tracker.add(&node.replace("192.0.2.2", "192.0.2.7")).unwrap();
+    hive.until("the next address", || labels("192.0.2.7") == expected("192.0.2.7")).await;
+    assert_eq!(map.identity("192.0.2.2/32"), None);
+    let count = || identities.all(&identities.snapshot()).filter(|row| row.id >> 24 == 2).count();
+    hive.until("the identity of the first address is gone", || count() == 1).await;
+    tracker.delete(&node.replace("192.0.2.2", "192.0.2.7")).unwrap();
+    hive.until("as is that of a deleted node", || count() == 0).await;
+    drop((tracker, map, identities));
+    hive.finish().await;
+}
+
 #[tokio::test]
 async fn a_restart_restores_nodes_until_the_sources_have_reported() {
     let dir = tempfile::tempdir().unwrap();
