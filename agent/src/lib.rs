@@ -110,6 +110,7 @@ pub fn control_plane() -> Cell {
             loadbalancer_port_range::cell(),
             loadbalancer_sockets::cell(),
             policy::cell(),
+            auth::cell(),
             cni_config::cell(),
             endpoints::cell(),
             endpoint_routes::cell(),

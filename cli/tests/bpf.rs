@@ -1,6 +1,7 @@
 //! `bpf ...` reads pinned maps from a bpf file system of the test's own.
 
 use bpf::{Layout, Map, MapFlags, MapSpec, MapType, PerCpuMap, RawMap, UpdateMode, bytes_of, possible_cpus};
+use datapath_abi::signal::{AuthEntry, AuthKey};
 use datapath_abi::{
     CtEntry, CtTuple4, CtTuple6, EndpointInfo, EndpointKey, IpMasqKey4, IpMasqKey6, IpcacheKey, LbBackend4,
     LbReverseNat4, LbService, LbServiceKey4, LbSourceRange4, MetricsKey, MetricsValue, NatEntry4, NatEntry6,
@@ -289,6 +290,48 @@ fn ranges_that_are_not_masqueraded() {
     assert_eq!(lines, ["IP PREFIX/ADDRESS", "10.0.0.0/8", "169.254.0.0/16", "fe80::/10"]);
     let json: serde_json::Value = serde_json::from_str(&run(&sandbox, "bpf ipmasq list -o json")).unwrap();
     assert_eq!(json["10.0.0.0/8"], serde_json::json!([""]));
+}
+
+#[test]
+fn identities_that_have_authenticated() {
+    test_kit::require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let missing = run(&sandbox, "bpf auth list");
+    assert!(
+        missing.starts_with("Error: cannot open map /sys/fs/bpf/tc/globals/cilium_auth_map"),
+        "{missing}"
+    );
+    let spec = MapSpec::new("cilium_auth_map", MapType::Hash, 12, 8, 16, MapFlags::NO_PREALLOC);
+    let map: Map<AuthKey, AuthEntry> = Map::new(make(&sandbox, &spec)).unwrap();
+    assert_eq!(run(&sandbox, "bpf auth list"), "No entries found.\n");
+    let key = AuthKey { local_identity: 1000, remote_identity: 20_000, remote_node: 7, auth_type: 1, pad: 0 };
+    // 2026-11-29 18:34:30.5 in units of 512 ns.
+    let expiration = 1_795_977_270_500_000_000 >> 9;
+    map.update(&key, &AuthEntry { expiration }).unwrap();
+    map.update(&AuthKey { remote_node: 0, auth_type: 3, ..key }, &AuthEntry { expiration: u64::MAX })
+        .unwrap();
+    let listed = run(&sandbox, "bpf auth list");
+    let lines: Vec<&str> = listed.lines().map(str::trim_end).collect();
+    assert_eq!(lines[0], "SRC IDENTITY   DST IDENTITY   REMOTE NODE ID   AUTH TYPE             EXPIRATION");
+    assert!(
+        lines[1].starts_with("1000           20000          0                Unknown-auth-type-3   9999-"),
+        "{listed}"
+    );
+    let end = "2026-11-29 18:34:30.5 +0000 UTC";
+    assert_eq!(
+        lines[2],
+        format!("1000           20000          7                spire                 {end}")
+    );
+    let json: serde_json::Value = serde_json::from_str(&run(&sandbox, "bpf auth list -o json")).unwrap();
+    assert_eq!(
+        json[1],
+        serde_json::json!({
+            "LocalIdentity": 1000, "RemoteIdentity": 20_000, "RemoteNodeID": 7, "AuthType": 1,
+            "Expiration": "2026-11-29T18:34:30.5Z",
+        })
+    );
+    assert_eq!(run(&sandbox, "bpf auth flush"), "Flushed 2 entries\n");
+    assert!(map.keys().unwrap().is_empty());
 }
 
 #[test]

@@ -83,6 +83,7 @@ fn again(hive: &Hive, args: &[String]) {
 fn options() -> Vec<Cell> {
     vec![
         config::<api::ApiConfig>(),
+        config::<auth::AuthConfig>(),
         config::<conntrack_gc::ConntrackGcConfig>(),
         config::<nat_stats::NatStatsConfig>(),
         config::<proxy_ports::ProxyConfig>(),

@@ -57,6 +57,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
     // Only the agent and its commands know the implementation of `datapath-api`.
     &[
         "agent-notifications",
+        "auth",
         "ciliumendpoint",
         "endpoint-routes",
         "big-tcp",
@@ -201,6 +202,7 @@ pub(crate) const WALL_CLOCK: &[(&str, &str)] = &[
         "the ends of exporters, which their entries have as times, and names of rotated files",
     ),
     ("cells/config/daemon-config/src/cell.rs", "when the agent was started, in its stored configuration"),
+    ("cells/policy/auth/src/authenticator.rs", "ends of certificates, which are dates"),
     ("cells/observe/agent-notifications/src/cell.rs", "when the agent was started, in its notification"),
     ("cells/endpoint/endpoints/src/gc.rs", "times in an endpoint's log"),
     ("cells/endpoint/endpoints/src/reconcile/ops.rs", "times in an endpoint's log"),

@@ -2,6 +2,7 @@
 //!
 //! `pinned` finds and reads maps, `format` formats their entries as Cilium's tools do; every other file is a command.
 
+mod auth;
 mod connections;
 mod ct;
 mod endpoint;
@@ -30,6 +31,9 @@ use std::process::ExitCode;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BpfCommand {
+    /// Authenticated connections between identities
+    #[command(subcommand)]
+    Auth(auth::AuthCommand),
     /// Local endpoint map
     #[command(subcommand)]
     Endpoint(List<Listing>),
@@ -66,6 +70,7 @@ pub(crate) enum BpfCommand {
 pub(crate) fn run(agent: &mut Agent, command: &BpfCommand, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
     require_root()?;
     let done = match command {
+        BpfCommand::Auth(command) => auth::run(command, out),
         BpfCommand::Endpoint(List::List(options)) => endpoint::list(&options.output, out),
         BpfCommand::Ipcache(command) => return ipcache::run(command, out),
         BpfCommand::Metrics(List::List(options)) => metrics::list(&options.output, out),

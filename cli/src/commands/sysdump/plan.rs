@@ -41,6 +41,7 @@ const OWN: &[&str] = &[
     "health status",
     "health status -o json",
     "hubble status",
+    "bpf auth list",
     "bpf endpoint list",
     "bpf ipcache list",
     "bpf metrics list",
