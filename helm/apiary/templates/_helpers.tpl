@@ -157,6 +157,14 @@ capabilities:
       {{- with .metrics -}}{{- $_ := set $data "metrics" (join " " .) -}}{{- end -}}
     {{- end -}}
   {{- end -}}
+  {{- if and .authentication.enabled .authentication.mutual.spire.enabled -}}
+    {{- with .authentication.mutual -}}
+      {{- $_ := set $data "mesh-auth-mutual-listener-port" (.port | int64 | toString) -}}
+      {{- $_ := set $data "mesh-auth-mutual-connect-timeout" .connectTimeout -}}
+      {{- $_ := set $data "mesh-auth-spire-admin-socket" .spire.adminSocketPath -}}
+      {{- $_ := set $data "mesh-auth-spiffe-trust-domain" .spire.trustDomain -}}
+    {{- end -}}
+  {{- end -}}
   {{- if .standaloneDnsProxy.enabled -}}
     {{- $_ := set $data "enable-standalone-dns-proxy" "true" -}}
     {{- $_ := set $data "standalone-dns-proxy-server-port" (.standaloneDnsProxy.serverPort | int64 | toString) -}}

@@ -65,6 +65,9 @@
       {{- $faults = append $faults "hubble.redact.http.headers: give allow or deny, not both" -}}
     {{- end -}}
   {{- end -}}
+  {{- if and .authentication.enabled .authentication.mutual.spire.enabled .authentication.mutual.spire.install.enabled -}}
+    {{- $faults = append $faults "authentication.mutual.spire.install.enabled: is not built: install SPIRE by a chart of its own, and set it to false" -}}
+  {{- end -}}
   {{- if .standaloneDnsProxy.enabled -}}
     {{- if not .l7Proxy -}}
       {{- $faults = append $faults "standaloneDnsProxy.enabled: needs l7Proxy true" -}}

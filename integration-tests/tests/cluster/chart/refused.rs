@@ -119,6 +119,10 @@ fn combinations_that_cannot_work_are_refused_by_path_all_at_once() {
             "operator.setNodeTaints: nothing removes the taints",
         ),
         (
+            json!({"authentication": {"enabled": true, "mutual": {"spire": {"enabled": true, "install": {"enabled": true}}}}}),
+            "authentication.mutual.spire.install.enabled: is not built: install SPIRE by a chart of its own",
+        ),
+        (
             json!({"standaloneDnsProxy": {"enabled": true}}),
             "standaloneDnsProxy.enabled: needs a port in dnsProxy.proxyPort",
         ),

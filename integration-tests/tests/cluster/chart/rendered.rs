@@ -107,6 +107,15 @@ fn value_sets() -> Vec<(&'static str, Value)> {
             json!({"dnsProxy": {"proxyPort": 10094}, "standaloneDnsProxy": {"enabled": true, "rollOutPods": true, "debug": true,
                 "annotations": {"a": "b"}, "tolerations": [{"key": "c", "operator": "Exists"}], "serverPort": 10096}}),
         ),
+        (
+            "mutual authentication",
+            json!({"authentication": {"enabled": true, "queueSize": 16, "mutual": {"port": 4251, "spire": {"enabled": true,
+                "trustDomain": "example.org", "adminSocketPath": "/run/spire/admin/admin.sock"}}}}),
+        ),
+        (
+            "policy",
+            json!({"policyCIDRMatchMode": ["nodes"], "policyDenyResponse": "icmp", "policyEnforcementMode": "always"}),
+        ),
         ("the agent alone", json!({"operator": {"enabled": false}})),
         ("the operator alone", json!({"agent": false, "operator": {"skipCRDCreation": true}})),
         (
