@@ -119,7 +119,7 @@ pub const NAT46X64: [&str; 2] = ["tail_nat_ipv46", "tail_nat_ipv64"];
 pub const LXC_POLICY: &str = "cil_lxc_policy";
 
 /// All programs.
-pub const PROGRAMS: [Program; 52] = [
+pub const PROGRAMS: [Program; 54] = [
     attached(FROM_CONTAINER),
     attached(TO_CONTAINER),
     attached(FROM_HOST),
