@@ -55,7 +55,7 @@ impl Signals {
         }
     }
 
-    /// Returns the identities that packets require to authenticate. What does not fit into the queue is dropped, since
+    /// Returns the identities that packets require to authenticate. A full queue drops further ones, since
     /// the next packet requires it again. The last caller gets them.
     pub fn authentications(&self, capacity: usize) -> mpsc::Receiver<AuthKey> {
         let (sender, receiver) = mpsc::channel(capacity.max(1));

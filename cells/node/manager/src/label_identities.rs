@@ -14,7 +14,7 @@ use crate::node::Node;
 /// The source of a node's labels.
 const NODE: &str = "node";
 
-/// What identities of nodes consist of, beside `reserved:remote-node`.
+/// The labels in identities of nodes, beside `reserved:remote-node`.
 #[derive(Debug)]
 pub(crate) struct Parts {
     /// The labels of nodes that count (`enable-node-selector-labels`).

@@ -213,7 +213,7 @@ impl Authenticator {
     }
 }
 
-/// Reports pairs whose last attempt has failed; without an error, the last report stays while there are any.
+/// Reports pairs that have failed to authenticate; without an error, the last report stays while there are any.
 fn report(pending: &mut Pending, health: &Health, error: Option<(AuthKey, String)>) {
     let failing = pending.failing(Instant::now());
     match (failing, error) {

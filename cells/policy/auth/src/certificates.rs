@@ -11,7 +11,7 @@ use crate::proto::X509svidWithKey;
 use crate::spiffe::TrustDomain;
 use crate::verify::Authorities;
 
-/// What is known of a trust domain. Immutable: a message of SPIRE makes a new value.
+/// Certificates and authorities of a trust domain. Immutable: a message of SPIRE makes a new value.
 #[derive(Clone, Debug)]
 pub(crate) struct Certificates {
     domain: TrustDomain,
@@ -20,7 +20,7 @@ pub(crate) struct Certificates {
     anchors: Option<Arc<[TrustAnchor<'static>]>>,
 }
 
-/// The identities whose certificates a message has changed.
+/// The identities with certificates that a message has changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     /// With their first certificate.
@@ -29,7 +29,7 @@ pub(crate) struct Changes {
     pub(crate) renewed: BTreeSet<u32>,
     /// Without a certificate.
     pub(crate) withdrawn: BTreeSet<u32>,
-    /// SPIFFE ids whose certificate or key cannot be used.
+    /// SPIFFE ids of certificates and keys that cannot be used.
     pub(crate) invalid: Vec<String>,
 }
 

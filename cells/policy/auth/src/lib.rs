@@ -15,8 +15,8 @@
 //! while their packets pass; the entries of a withdrawn one are deleted. The certificate of an identity is presented only
 //! on nodes with an endpoint of that identity.
 //!
-//! **Garbage collection** (`mesh-auth-gc-interval`) deletes entries that have expired, whose node or identity is gone, or
-//! that no policy in the kernel requires. What is not known yet is kept.
+//! **Garbage collection** (`mesh-auth-gc-interval`) deletes entries that have expired, that name a node or an identity
+//! which is gone, or that no policy in the kernel requires. While one of these is not known, it deletes nothing for it.
 //!
 //! **Restart.** The map is kept: no pair authenticates again because the agent starts.
 //!

@@ -84,7 +84,7 @@ impl Pending {
         attempt.failures
     }
 
-    /// Forgets attempts that ended long ago, and returns the number of pairs whose last attempt has failed.
+    /// Forgets attempts that ended long ago, and returns the number of pairs with a failed last attempt.
     pub(crate) fn failing(&mut self, now: Instant) -> usize {
         self.forget(now);
         self.attempts.values().filter(|attempt| attempt.failures > 0).count()

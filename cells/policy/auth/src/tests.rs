@@ -1,6 +1,6 @@
 //! Two agents with a SPIRE each, which hold handshakes over the loopback address.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -112,17 +112,17 @@ impl FakeSpire {
 /// The nodes and needs that an agent knows.
 #[derive(Default)]
 struct Known {
-    peers: HashMap<u16, SocketAddr>,
-    identities: HashSet<u32>,
+    peers: Vec<(u16, SocketAddr)>,
+    identities: Vec<u32>,
 }
 
 impl Cluster for Known {
     fn peer(&mut self, node: u16) -> Option<SocketAddr> {
-        self.peers.get(&node).copied()
+        self.peers.iter().find(|(id, _)| *id == node).map(|(_, peer)| *peer)
     }
 
     fn needs(&self) -> Needs {
-        Needs { identities: Some(self.identities.clone()), ..Needs::default() }
+        Needs { identities: Some(self.identities.iter().copied().collect()), ..Needs::default() }
     }
 }
 
@@ -219,8 +219,8 @@ async fn identities_of_two_agents_authenticate() {
     let (b, b_jobs) = agent(sockets[1].clone(), &[2000], settings()).await;
     for (agent, other) in [(&a, b.address), (&b, a.address)] {
         let mut cluster = agent.cluster.lock();
-        cluster.peers = HashMap::from([(0, agent.address), (OTHER, other)]);
-        cluster.identities = HashSet::from([1000, 2000]);
+        cluster.peers = vec![(0, agent.address), (OTHER, other)];
+        cluster.identities = vec![1000, 2000];
     }
     let cells = [
         module("one", "Agent", [spire(&one, sockets[0].clone()), a_jobs]),
@@ -376,11 +376,11 @@ async fn a_thousand_silent_peers_are_bounded_in_time() {
     let limit = Duration::from_millis(200);
     let impatient = Settings { limit, ..settings() };
     let (a, jobs) = agent(socket.clone(), &[1000], impatient).await;
-    a.cluster.lock().peers = HashMap::from([(0, a.address), (OTHER, silent.local_addr().unwrap())]);
+    a.cluster.lock().peers = vec![(0, a.address), (OTHER, silent.local_addr().unwrap())];
     let mut hive = TestHive::new([module("one", "Agent", [spire(&fake, socket), jobs])]);
     hive.start().await;
     hive.until("SPIRE", || *a.state.borrow() == State::Connected).await;
-    // Clients that say nothing.
+    // Clients that send nothing.
     let mut idle = Vec::new();
     for _ in 0..100 {
         idle.push(TcpStream::connect(a.address).await.unwrap());
