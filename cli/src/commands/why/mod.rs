@@ -4,6 +4,7 @@
 //! [`source`]) comes from the pinned maps ([`entries`]), where this process may read them.
 
 mod entries;
+mod nat46x64;
 mod node;
 mod path;
 mod service;

@@ -84,11 +84,14 @@ fn facts(status: &StatusResponse) -> NodeFacts {
         (true, _) => Masquerade::Iptables,
     };
     let node_port = features.node_port.unwrap_or_default();
+    let translation = features.nat46x64.unwrap_or_default();
     NodeFacts {
         host_sockets,
         pod_sockets: host_sockets && !features.bpf_socket_lb_hostns_only,
         nodeport: replacement.mode == "True",
         maglev: node_port.algorithm == "Maglev",
+        translates: translation.enabled,
+        is_gateway: translation.gateway.is_some_and(|gateway| gateway.enabled),
         direct_return: match (node_port.mode.as_str(), node_port.dsr_mode.as_str()) {
             ("DSR", _) => DirectReturn::All,
             (_, "") => DirectReturn::Off,

@@ -10,6 +10,7 @@ use datapath_abi::{identity, ipcache_flag, lxc_flag, tuple_flag};
 use serde::Serialize;
 
 use super::entries::{Entries, Tuple};
+use super::nat46x64;
 use super::service::{self, Choice, Translated};
 use super::source;
 
@@ -35,6 +36,10 @@ pub(super) struct NodeFacts {
     pub(super) nodeport: bool,
     /// Frontends without an algorithm of their own have Maglev tables.
     pub(super) maglev: bool,
+    /// Frontends may have backends of the other IP family.
+    pub(super) translates: bool,
+    /// Packets to `64:ff9b::/96` continue as IPv4.
+    pub(super) is_gateway: bool,
     /// Services that use direct server return.
     pub(super) direct_return: DirectReturn,
     /// Packets between nodes are encapsulated.
@@ -146,6 +151,14 @@ pub(super) struct Branch {
 /// Returns the path of a flow.
 pub(super) fn explain(flow: &Flow, node: &NodeFacts, entries: &impl Entries) -> anyhow::Result<Path> {
     let mut hops = Vec::new();
+    let as_ipv6 = nat46x64::request(flow, node, entries)?;
+    let flow = match &as_ipv6 {
+        Some((as_ipv6, hop)) => {
+            hops.push(hop.clone());
+            as_ipv6
+        }
+        None => flow,
+    };
     let translated = match service::choose(flow, node, entries, &mut hops)? {
         Choice::Dropped => return Ok(Path { hops, branches: Vec::new() }),
         Choice::NoService => {
@@ -182,6 +195,13 @@ fn branch(
         ));
     }
     known_connection(&flow, at, entries, &mut hops)?;
+    if let Some(hop) = nat46x64::leaves(at, &flow, service.is_some(), node, entries)? {
+        hops.push(hop);
+        if let Some(translated) = service {
+            service::back(&flow, frontend, translated, node, entries, &mut reply)?;
+        }
+        return Ok(Branch { destination, hops, reply });
+    }
     let local = entries.endpoint(destination.ip())?;
     let remote = match local {
         Some(info) if info.flags & lxc_flag::HOST != 0 => {

@@ -83,7 +83,7 @@ pub(super) fn choose(
         if key.scope == lb_scope::INTERNAL { ", internal scope" } else { "" }
     );
     if flow.origin == Origin::Network
-        && let Some(hop) = refused(at, flow, &service, entries)?
+        && let Some(hop) = refused(at, flow, node, &service, entries)?
     {
         hops.push(hop.by(entry));
         return Ok(Choice::Dropped);
@@ -94,7 +94,13 @@ pub(super) fn choose(
         hops.push(Hop::new(at, "not translated: a proxy or another agent of this node serves it").by(entry));
         return Ok(Choice::NoService);
     }
-    let Some((hop, ids)) = backends(at, flow, node, &key, &service, entries)? else {
+    // Only devices translate between the families.
+    let is_other_family = flow.origin != Origin::Network && service.flags2 & lb_flag2::NAT_46X64 != 0;
+    let found = match is_other_family {
+        true => None,
+        false => backends(at, flow, node, &key, &service, entries)?,
+    };
+    let Some((hop, ids)) = found else {
         let (hop, choice) = without_backend(at, flow, node, &service);
         hops.push(hop.by(entry));
         return Ok(choice);
@@ -200,6 +206,7 @@ fn lookup(
 fn refused(
     at: &str,
     flow: &Flow,
+    node: &NodeFacts,
     service: &LbService,
     entries: &impl Entries,
 ) -> anyhow::Result<Option<Hop>> {
@@ -215,7 +222,7 @@ fn refused(
     if service.flags & lb_flag::ROUTABLE == 0 {
         return Ok(Some(dropped(at, drop::IS_A_CLUSTERIP, "only clients of the cluster are served")));
     }
-    if service.flags2 & lb_flag2::NAT_46X64 != 0 {
+    if !node.translates && service.flags2 & lb_flag2::NAT_46X64 != 0 {
         let why = "its backends are of the other IP family";
         return Ok(Some(dropped(at, drop::SERVICE_BACKEND_NOT_FOUND, why)));
     }

@@ -377,3 +377,44 @@ fn a_pod_that_is_its_own_backend_and_sockets_are_named() {
     fake.services.insert(Frontend { protocol: 132, ..frontend(SERVICE, 0) }, row);
     assert_eq!(path(&sctp, &sockets, &fake).hops[0].at, "pod's interface");
 }
+
+#[test]
+fn packets_change_the_family_for_backends_of_the_other_one_and_by_the_gateway() {
+    let node = NodeFacts { translates: true, is_gateway: true, ..facts() };
+    // An IPv4 frontend leads to its twin, which has an IPv6 backend.
+    let mut fake = entries();
+    let twin = |slot| frontend("[::ffff:10.96.0.1]:80", slot);
+    let flags2 = lb_flag2::NAT_46X64;
+    *main_entry(&mut fake) =
+        LbService { rev_nat_index: ID, flags: lb_flag::ROUTABLE, flags2, ..LbService::default() };
+    let id = 8_u16.to_be();
+    let main =
+        LbService { count: 1, rev_nat_index: id, flags: lb_flag::ROUTABLE, flags2, ..LbService::default() };
+    fake.services.insert(twin(0), main);
+    fake.services.insert(twin(1), LbService { backend_id: 3, rev_nat_index: id, ..LbService::default() });
+    fake.backends.insert(3, Backend { address: socket("[fd00::9]:8080"), state: 0 });
+    let from_world = flow(Origin::Network, CLIENT, SERVICE);
+    let explained = path(&from_world, &node, &fake);
+    assert_eq!(destinations(&explained), ["[fd00::9]:8080"]);
+    assert_eq!(explained.hops[0].action, "the packet becomes IPv6, to [::ffff:10.96.0.1]:80");
+    // Pods have no backend, nor has anything without the option.
+    for (origin, source, node) in [(Origin::Pod, POD, &node), (Origin::Network, CLIENT, &facts())] {
+        assert!(path(&flow(origin, source, SERVICE), node, &fake).branches.is_empty());
+    }
+    // An IPv4 backend is a mapped address.
+    fake.backends.insert(3, Backend { address: socket("[::ffff:10.0.1.2]:8080"), state: 0 });
+    let last = |path: &Path| path.branches[0].hops.last().unwrap().action.clone();
+    let sent = "source becomes an IPv4 address of this node, the packet becomes IPv4, sent past the stack to 10.0.1.2:8080";
+    assert_eq!(last(&path(&from_world, &node, &fake)), sent);
+    fake.backends.insert(3, Backend { address: socket("[::ffff:10.0.0.2]:8080"), state: 0 });
+    assert!(
+        last(&path(&from_world, &node, &fake))
+            .ends_with("delivered by ingress policy for the world to 10.0.0.2:8080")
+    );
+    let machine = flow(Origin::Network, "2001:db8::9", "[64:ff9b::198.51.100.7]:443");
+    assert!(
+        last(&path(&machine, &node, &fake))
+            .ends_with("becomes IPv4, sent past the stack to 198.51.100.7:443")
+    );
+    assert!(!last(&path(&machine, &facts(), &fake)).contains("IPv4"), "without the gateway");
+}
