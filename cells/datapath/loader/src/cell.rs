@@ -27,6 +27,7 @@ use crate::programs::direct_return::DirectReturn;
 use crate::programs::egress::EgressFeatures;
 use crate::programs::host_routing::HostRouting;
 use crate::programs::live::Live;
+use crate::programs::nat46x64::Translation;
 use crate::programs::xdp::Acceleration;
 use crate::services::ServicesConfig;
 use crate::status::new_status;
@@ -119,7 +120,8 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         metrics.register_feature(name, "Whether SCTP is tracked", move || conntrack.get().enable_sctp);
     }
     let egress = EgressFeatures::new(&p.families, &p.masquerade, &p.settings)
-        .with_direct_return(DirectReturn::new(&p.settings, &p.tunnel)?);
+        .with_direct_return(DirectReturn::new(&p.settings, &p.tunnel)?)
+        .with_translation(Translation::new(&p.settings, &p.families)?);
     let balancing = Balancing::new(&p.settings, maps.specs().maglev());
     let acceleration = Acceleration::new(&p.settings, &p.tunnel)?;
     let mesh_auth = p.settings.get("mesh-auth-enabled").is_some_and(|setting| setting.value == "true");

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use crate::programs::vlans::Vlans;
 use hive::OptionError;
 use runtime_options::{
     DROP_NOTIFICATION, MONITOR_AGGREGATION_LEVEL, POLICY_VERDICT_NOTIFICATION, RuntimeOption,
@@ -64,6 +65,9 @@ pub struct LoaderConfig {
     /// Answer to packets of pods that policy denies: none, or icmp (administratively prohibited)
     #[flag(default = "none")]
     pub policy_deny_response: String,
+    /// Ids of VLANs on devices with packets that pass untouched, 0 for all; those of other VLANs are dropped
+    #[flag(default = "")]
+    pub vlan_bpf_bypass: Vec<String>,
 }
 
 /// How connections are tracked; constants of the programs. A change takes effect with the next packets.
@@ -189,10 +193,17 @@ impl LoaderConfig {
         }
     }
 
-    /// Validates the aggregation level, the response to denied packets, and the filter priority, which the types of the fields do not constrain.
+    /// Returns the VLANs that programs of devices leave alone.
+    pub(crate) fn vlans(&self) -> Result<Vlans, OptionError> {
+        Vlans::new(&self.vlan_bpf_bypass)
+    }
+
+    /// Validates the aggregation level, the response to denied packets, the ids of VLANs and the filter priority, which
+    /// the types of the fields do not constrain.
     pub fn validate(&self) -> Result<(), OptionError> {
         self.aggregation()?;
         self.answers_denied()?;
+        self.vlans()?;
         if self.bpf_filter_priority == 0 {
             return Err(OptionError {
                 option: "bpf-filter-priority",
@@ -226,6 +237,7 @@ mod tests {
             allow_icmp_frag_needed: true,
             enable_host_firewall: false,
             policy_deny_response: "none".to_owned(),
+            vlan_bpf_bypass: Vec::new(),
         }
     }
 

@@ -103,6 +103,7 @@ fn writer(p: WriterParams) -> anyhow::Result<Arc<ServicesWriter>> {
         node_ports: p.config.kube_proxy_replacement,
         topology: p.config.enable_service_topology,
         modes: p.config.bpf_lb_mode_annotation,
+        translation: p.config.translates(),
     };
     let (node, addresses) = (p.node.clone(), p.addresses.clone());
     let node_port_addresses = move || addresses.as_deref().map(node_port_addresses).unwrap_or_default();

@@ -80,6 +80,12 @@ pub struct ServicesConfig {
     /// Take the source address of packets for backends on other nodes from the route, not from the device
     #[flag(default = false)]
     pub enable_dynamic_source_lookup_nodeport: bool,
+    /// Be a gateway between the families: packets to 64:ff9b::/96 continue as IPv4, those of IPv4 to other machines as IPv6
+    #[flag(default = false)]
+    pub enable_nat46x64_gateway: bool,
+    /// Let frontends for clients outside have backends of the other family, if their service has none of their own
+    #[flag(default = false, hidden)]
+    pub bpf_lb_nat46x64: bool,
     /// Assign addresses of pools to load balancers; without it those without a class are not of this cluster's agents
     #[flag(default = true)]
     pub enable_lb_ipam: bool,
@@ -119,12 +125,24 @@ impl ServicesConfig {
         asks && self.bpf_lb_dsr_dispatch != DsrDispatch::Ipip
     }
 
+    /// Returns whether frontends may have backends of the other family.
+    pub(crate) fn translates(&self) -> bool {
+        self.kube_proxy_replacement && self.bpf_lb_nat46x64
+    }
+
     /// Returns options that are set, with their values and remedies, for which the datapath has no programs yet.
     pub(crate) fn without_effect(&self) -> Vec<String> {
         let mut options = Vec::new();
         if self.bpf_lb_dsr_dispatch == DsrDispatch::Ipip {
             let effect = "replies return through this node; set opt or geneve";
             options.push(format!("bpf-lb-dsr-dispatch=ipip ({effect})"));
+        }
+        let translations = [
+            (self.enable_nat46x64_gateway, "enable-nat46x64-gateway"),
+            (self.bpf_lb_nat46x64, "bpf-lb-nat46x64"),
+        ];
+        for (_, option) in translations.iter().filter(|(is_on, _)| *is_on && !self.kube_proxy_replacement) {
+            options.push(format!("{option}=true (set kube-proxy-replacement=true as well)"));
         }
         options
     }
@@ -233,5 +251,10 @@ mod tests {
         };
         let expected = ["bpf-lb-dsr-dispatch=ipip (replies return through this node; set opt or geneve)"];
         assert_eq!(config.without_effect(), expected);
+        let gateway = ServicesConfig { enable_nat46x64_gateway: true, ..ServicesConfig::default() };
+        let expected = ["enable-nat46x64-gateway=true (set kube-proxy-replacement=true as well)"];
+        assert_eq!(gateway.without_effect(), expected);
+        let served = ServicesConfig { kube_proxy_replacement: true, bpf_lb_nat46x64: true, ..gateway };
+        assert_eq!(served.without_effect(), [] as [String; 0]);
     }
 }

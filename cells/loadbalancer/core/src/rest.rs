@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use api::Response;
 use api_models::{
-    BackendAddress, FrontendAddress, KubeProxyReplacementFeatures, Nat46X64, NodePort, Required,
-    Service as Model, ServiceFlags, ServiceSpec, ServiceStatus, StatusResponse, Switch,
+    BackendAddress, FrontendAddress, KubeProxyReplacementFeatures, Nat46X64, Nat46X64Gateway, NodePort,
+    Required, Service as Model, ServiceFlags, ServiceSpec, ServiceStatus, StatusResponse, Switch,
 };
 use statedb::Table;
 
@@ -45,7 +45,7 @@ pub(crate) fn status(config: &ServicesConfig, status: &mut StatusResponse) {
         graceful_termination: replaced,
         external_ips: outside.clone(),
         host_port: outside,
-        nat46x64: Some(Nat46X64::default()),
+        nat46x64: Some(translation(config)),
         node_port: Some(if replaces { node_port(config) } else { NodePort::default() }),
         session_affinity: Some(Switch { enabled: true }),
         socket_lb: known.socket_lb.or_else(|| off.clone()),
@@ -56,6 +56,23 @@ pub(crate) fn status(config: &ServicesConfig, status: &mut StatusResponse) {
     replacement.mode = if replaces { "True" } else { "False" }.to_owned();
     replacement.features = Some(features);
 }
+
+/// Returns which packets change the IP family.
+fn translation(config: &ServicesConfig) -> Nat46X64 {
+    let (gateway, service) = (config.enable_nat46x64_gateway, config.bpf_lb_nat46x64);
+    if !config.kube_proxy_replacement || !gateway && !service {
+        return Nat46X64::default();
+    }
+    let prefixes = if gateway { vec![PREFIX.to_owned()].into() } else { Default::default() };
+    Nat46X64 {
+        enabled: true,
+        gateway: Some(Nat46X64Gateway { enabled: gateway, prefixes }),
+        service: Some(Switch { enabled: service }),
+    }
+}
+
+/// The range of IPv6 that IPv4 machines have addresses in (RFC 6052, 2.1).
+const PREFIX: &str = "64:ff9b::/96";
 
 /// Returns how node ports are served.
 fn node_port(config: &ServicesConfig) -> NodePort {

@@ -11,6 +11,7 @@ mod property;
 mod rules;
 mod selection;
 mod tables;
+mod translation;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -103,6 +103,8 @@ pub struct Link {
     pub master: u32,
     /// Index of the device below it or, for a veth, of its peer; 0 for none.
     pub parent: u32,
+    /// The id of the VLAN that it is the device of.
+    pub vlan: Option<u16>,
     /// Operational status: `up`, `down`, `unknown`, `lower-layer-down`, ...
     pub oper_status: &'static str,
     /// Group number (`IFLA_GROUP`), 0 by default.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkInfo, LinkMessage, Prop, State};
+use netlink_packet_route::link::{InfoData, InfoVlan, LinkAttribute, LinkInfo, LinkMessage, Prop, State};
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteVia,
@@ -99,11 +99,22 @@ pub(crate) fn link(message: &LinkMessage) -> Link {
                 if let Some(kind) = kind {
                     link.kind = kind;
                 }
+                link.vlan = infos.iter().find_map(|info| match info {
+                    LinkInfo::Data(InfoData::Vlan(data)) => vlan_id(data),
+                    _ => None,
+                });
             }
             _ => {}
         }
     }
     link
+}
+
+fn vlan_id(data: &[InfoVlan]) -> Option<u16> {
+    data.iter().find_map(|info| match info {
+        InfoVlan::Id(id) => Some(*id),
+        _ => None,
+    })
 }
 
 fn oper_status(state: State) -> &'static str {

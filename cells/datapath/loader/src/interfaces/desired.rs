@@ -96,6 +96,10 @@ impl Desired {
         facts.egress.apply(&mut constants);
         facts.balancing.apply(&mut constants);
         facts.acceleration.apply(&mut constants);
+        // Wrong ids were refused when the options were read.
+        if let Ok(vlans) = facts.config.vlans() {
+            vlans.apply(&devices, &mut constants);
+        }
         let direct_routing = facts.egress.direct_routing_row(&devices, node);
         let selected = devices.into_iter().map(|device| {
             let native = NativeDevice { ifindex: device.index, mac: device.hardware_addr.ethernet() };
@@ -219,6 +223,7 @@ pub(crate) mod tests {
             allow_icmp_frag_needed: false,
             enable_host_firewall: false,
             policy_deny_response: "none".to_owned(),
+            vlan_bpf_bypass: Vec::new(),
         }
     }
 

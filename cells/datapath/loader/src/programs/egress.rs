@@ -13,6 +13,7 @@ use masquerade::MasqueradeConfig;
 use tunnel::Family;
 
 use crate::programs::direct_return::DirectReturn;
+use crate::programs::nat46x64::Translation;
 
 /// The ports of NodePort services without `node-port-range`.
 const NODE_PORTS: (u16, u16) = (30_000, 32_767);
@@ -42,6 +43,8 @@ pub(crate) struct EgressFeatures {
     dynamic_source: bool,
     /// How backends of other nodes reply to clients (`bpf-lb-mode`).
     direct_return: DirectReturn,
+    /// Packets that change the IP family.
+    translation: Translation,
 }
 
 impl EgressFeatures {
@@ -67,11 +70,16 @@ impl EgressFeatures {
             dynamic_source: value("enable-dynamic-source-lookup-nodeport")
                 .is_some_and(|value| value == "true"),
             direct_return: DirectReturn::default(),
+            translation: Translation::default(),
         }
     }
 
     pub(crate) fn with_direct_return(self, direct_return: DirectReturn) -> Self {
         Self { direct_return, ..self }
+    }
+
+    pub(crate) fn with_translation(self, translation: Translation) -> Self {
+        Self { translation, ..self }
     }
 
     /// Writes the switches into the constants of the programs.
@@ -90,6 +98,7 @@ impl EgressFeatures {
             (constants.nodeport_min, constants.nodeport_max) = self.node_ports;
             constants.dynamic_source = self.dynamic_source.into();
             self.direct_return.apply(constants);
+            self.translation.apply(constants);
         }
     }
 

@@ -7,5 +7,7 @@ pub(crate) mod direct_return;
 pub(crate) mod egress;
 pub(crate) mod host_routing;
 pub(crate) mod live;
+pub(crate) mod nat46x64;
 pub(crate) mod set;
+pub(crate) mod vlans;
 pub(crate) mod xdp;

@@ -17,6 +17,7 @@ use crate::model::backend::{Backend, BackendState};
 use crate::model::frontend::{Frontend, FrontendType};
 use crate::model::service::{Algorithm, ForwardingMode, NatPolicy, TrafficPolicy};
 use crate::option_values::{LbMode, ServiceIpam};
+use crate::reconciler::translation::{is_translated, mapped, mapped_range};
 
 /// The maximum affinity timeout: the field has 24 bits.
 const MAX_TIMEOUT: u64 = (1 << 24) - 1;
@@ -74,6 +75,8 @@ pub(crate) struct Settings {
     pub(crate) external_cluster_ip: bool,
     /// Whether source ranges apply to all types.
     pub(crate) ranges_of_all_types: bool,
+    /// Whether frontends may have backends of the other family.
+    pub(crate) translation: bool,
     /// The mode of replies from backends on other nodes.
     pub(crate) mode: LbMode,
     /// Whether services may select the mode.
@@ -96,6 +99,7 @@ impl Settings {
             tables: Maglev::new(config.bpf_lb_maglev_table_size, config.bpf_lb_maglev_hash_seed),
             external_cluster_ip: config.bpf_lb_external_clusterip,
             ranges_of_all_types: config.bpf_lb_source_range_all_types,
+            translation: config.translates(),
             mode: config.bpf_lb_mode,
             mode_annotation: config.bpf_lb_mode_annotation,
             zones: config.fixed_zone_mapping.ids().clone().into(),
@@ -128,7 +132,13 @@ impl Desired {
         settings: &Settings,
         quarantined: &BTreeSet<LbAddress>,
     ) -> Result<Desired, Impossible> {
-        let count = frontend.backends.len();
+        let is_translated = is_translated(frontend);
+        // An IPv4 frontend of IPv6 backends has them at its twin.
+        let frontend_backends: &[_] = match is_translated && address.ip.is_ipv4() {
+            true => &[],
+            false => &frontend.backends,
+        };
+        let count = frontend_backends.len();
         if count > usize::from(u16::MAX) {
             return Err(Impossible::TooMany(count));
         }
@@ -144,7 +154,7 @@ impl Desired {
             backend.unhealthy || !quarantined.is_empty() && quarantined.contains(&backend.address)
         };
         debug_assert!(frontend.backends.is_sorted_by_key(|backend| backend.address));
-        let mut backends: SmallVec<[((bool, BackendState), &Backend); 2]> = (frontend.backends.iter())
+        let mut backends: SmallVec<[((bool, BackendState), &Backend); 2]> = (frontend_backends.iter())
             .map(|backend| ((unhealthy(backend), backend.state), &**backend))
             .collect();
         // The sort is stable: backends of the same use stay in order of their addresses.
@@ -159,12 +169,16 @@ impl Desired {
                 BackendState::Maintenance => &mut without_slot,
                 _ => &mut slots,
             };
-            pairs.push((backend.address, *state));
+            pairs.push((if is_translated { mapped(backend.address) } else { backend.address }, *state));
         }
         let affinity = service.session_affinity.map_or(0, |timeout| timeout.as_secs().clamp(1, MAX_TIMEOUT));
         let flags = flags(frontend, &address, proxy, settings);
-        let family = |range: &&IpNetwork| range.is_ipv4() == address.ip.is_ipv4();
-        let mut ranges: Vec<IpNetwork> = service.source_ranges.iter().filter(family).copied().collect();
+        let is_twin = frontend.address().ip.is_ipv4() != address.ip.is_ipv4();
+        let family = |range: &IpNetwork| range.is_ipv4() == address.ip.is_ipv4();
+        let mut ranges: Vec<IpNetwork> = match is_twin {
+            true => service.source_ranges.iter().copied().filter_map(mapped_range).collect(),
+            false => service.source_ranges.iter().copied().filter(family).collect(),
+        };
         ranges.sort();
         ranges.dedup();
         let algorithm = settings.algorithm_annotation.then(|| service.algorithm()).flatten();
@@ -179,7 +193,7 @@ impl Desired {
             without_slot,
             matches: if affinity == 0 { 0 } else { healthy },
             ranges,
-            wildcard: wildcard(frontend, &address, settings),
+            wildcard: wildcard(frontend, &address, settings).filter(|_| !is_twin),
             algorithm,
             proxy,
             needs: None,
@@ -268,7 +282,8 @@ fn flags(frontend: &Frontend, address: &LbAddress, proxy: Option<u16>, settings:
     if service.session_affinity.is_some() {
         flags |= lb_flag::SESSION_AFFINITY;
     }
-    if matches!(service.nat_policy, NatPolicy::Nat46 | NatPolicy::Nat64) {
+    let is_translated = is_translated(frontend);
+    if is_translated || matches!(service.nat_policy, NatPolicy::Nat46 | NatPolicy::Nat64) {
         flags2 |= lb_flag2::NAT_46X64;
     }
     if proxy.is_some() {
@@ -277,7 +292,8 @@ fn flags(frontend: &Frontend, address: &LbAddress, proxy: Option<u16>, settings:
     if service.loopback_host_port || service.delegates_if_local() {
         flags2 |= lb_flag2::LOOPBACK;
     }
-    if is_dsr(service.forwarding_mode, address, settings) {
+    // A backend cannot reply to a client of another family.
+    if !is_translated && is_dsr(service.forwarding_mode, address, settings) {
         flags2 |= lb_flag2::FORWARDING_DSR;
     }
     Flags(flags, flags2)

@@ -15,4 +15,5 @@ pub(crate) mod operations;
 pub(crate) mod record;
 pub(crate) mod restore;
 pub(crate) mod store;
+pub(crate) mod translation;
 pub(crate) mod wildcards;

@@ -18,6 +18,7 @@ use crate::reconciler::balancer::Balancer;
 use crate::reconciler::desired::{Desired, Settings};
 use crate::reconciler::record::{Removal, Upsert};
 use crate::reconciler::restore::Pruned;
+use crate::reconciler::translation::{is_translated, mapped, of_twin};
 
 /// The input of entries in addition to the frontend itself.
 pub(crate) struct ReconcileContext {
@@ -117,8 +118,17 @@ impl LbOps {
         updates.truncate(requested);
         let finish = |update: Update<'_>| {
             let removed = self.remove_stale_expansions(snapshot, update.frontend, &settings);
+            let twins = match is_translated(update.frontend) || !settings.translation {
+                true => Ok(()),
+                false => {
+                    let address = update.frontend.address();
+                    let expanded = self.balancer.expansions.get(&address).into_iter().flatten();
+                    let expanded = expanded.map(|ip| LbAddress { ip: *ip, ..address });
+                    self.remove_twins(&std::iter::once(address).chain(expanded).collect::<SmallVec<[_; 1]>>())
+                }
+            };
             let id = update.id()?;
-            removed.map(|()| id)
+            removed.and(twins).map(|()| id)
         };
         let results = updates.into_iter().map(finish).collect();
         self.unserved.report(self.balancer.expansions.len());
@@ -174,7 +184,12 @@ impl LbOps {
         let two_scopes = internal_scope(frontend)
             .is_some_and(|internal| self.context.frontend(snapshot, internal).is_some());
         let mut upserts = Upserts::new();
-        for address in std::iter::once(address).chain(expanded) {
+        let has_twins = address.ip.is_ipv4() && is_translated(frontend);
+        let twins: Vec<LbAddress> = match has_twins {
+            true => std::iter::once(address).chain(expanded.iter().copied()).map(mapped).collect(),
+            false => Vec::new(),
+        };
+        for address in std::iter::once(address).chain(expanded).chain(twins) {
             let none = BTreeSet::new();
             let quarantined = match self.balancer.quarantined.is_empty() {
                 true => &none,
@@ -208,6 +223,19 @@ impl LbOps {
         self.remove_expansions(&stale)
     }
 
+    /// Removes the entries of the twins of these addresses, if there are any.
+    fn remove_twins(&mut self, addresses: &[LbAddress]) -> OpResult {
+        if !self.context.settings.translation {
+            return Ok(());
+        }
+        let mirror = &self.balancer.mirror;
+        let twins = addresses.iter().filter(|address| address.ip.is_ipv4()).map(|address| mapped(*address));
+        let twins = twins.filter(|twin| mirror.has(&Key::master(*twin)));
+        let mut removals: Vec<Removal> = twins.map(Removal::from).collect();
+        self.balancer.remove(&mut removals);
+        removals.into_iter().try_for_each(|removal| removal.result)
+    }
+
     /// Removes entries at addresses that frontends expand to, and the record of those addresses.
     fn remove_expansions(&mut self, addresses: &[LbAddress]) -> OpResult {
         if addresses.is_empty() {
@@ -215,7 +243,7 @@ impl LbOps {
         }
         let mut removals: Vec<Removal> = addresses.iter().copied().map(Removal::from).collect();
         self.balancer.remove(&mut removals);
-        let mut result = Ok(());
+        let mut result = self.remove_twins(addresses);
         for Removal { address, result: removed } in removals {
             match removed {
                 Ok(()) => {
@@ -233,8 +261,11 @@ impl LbOps {
     fn has_lost_rows(&self, damaged: &HashSet<LbAddress>, frontend: &Frontend) -> bool {
         let address = frontend.address();
         let expanded = self.balancer.expansions.get(&address).into_iter().flatten();
-        damaged.contains(&address)
-            || expanded.into_iter().any(|ip| damaged.contains(&LbAddress { ip: *ip, ..address }))
+        let has_lost = |address: LbAddress| {
+            damaged.contains(&address)
+                || self.context.settings.translation && damaged.contains(&mapped(address))
+        };
+        has_lost(address) || expanded.into_iter().any(|ip| has_lost(LbAddress { ip: *ip, ..address }))
     }
 
     /// Deletes the entries of frontends; returns the result of each, in order.
@@ -247,6 +278,9 @@ impl LbOps {
             let expanded = self.balancer.expansions.get(address).into_iter().flatten();
             let expanded: Vec<LbAddress> = expanded.map(|ip| LbAddress { ip: *ip, ..*address }).collect();
             *result = self.remove_expansions(&expanded);
+        }
+        for removal in removals.iter_mut().filter(|removal| removal.result.is_ok()) {
+            removal.result = self.remove_twins(&[removal.address]);
         }
         self.balancer.remove(&mut removals);
         self.unserved.report(self.balancer.expansions.len());
@@ -344,7 +378,10 @@ impl Ops<Frontend> for LbOps {
     }
 
     fn prune(&mut self, cx: &OpCx<'_>, frontends: Rows<'_, Frontend>) -> OpResult {
-        let waits = |address: &LbAddress| self.context.frontend(cx.snapshot, *address).is_some();
+        let exists = |address| self.context.frontend(cx.snapshot, address).is_some();
+        let waits = |address: &LbAddress| {
+            exists(*address) || self.context.settings.translation && of_twin(*address).is_some_and(exists)
+        };
         let Pruned { damaged, changed } = self.balancer.prune_but(waits)?;
         let damaged: Vec<_> = frontends.filter(|frontend| self.has_lost_rows(&damaged, frontend)).collect();
         let results = self.upsert_batch(cx.snapshot, damaged.iter().map(|frontend| &***frontend));

@@ -36,6 +36,8 @@ pub(crate) struct Selector<'s> {
     pub(crate) place: &'s Place,
     /// Whether backends may be preferred by topology.
     pub(crate) topology: bool,
+    /// Whether backends may be of the other family.
+    pub(crate) translation: bool,
     /// Whether a service's backends are health-checked.
     pub(crate) is_checked: Option<&'s IsChecked>,
 }
@@ -46,6 +48,8 @@ struct Selection<'s> {
     place: &'s Place,
     topology: bool,
     is_checked: bool,
+    /// The family of the backends.
+    is_ipv4: bool,
 }
 
 /// Backends by address, one row each.
@@ -69,17 +73,27 @@ impl Selector<'_> {
     pub(crate) fn select(&self, frontend: &Frontend, backends: &statedb::Writer<'_, Backend>) -> Selected {
         let from = frontend.redirect_to.as_ref().unwrap_or(&frontend.service.name);
         let is_checked = self.is_checked.is_some_and(|is| is(&frontend.service));
-        let selection = Selection { frontend, place: self.place, topology: self.topology, is_checked };
+        let is_ipv4 = frontend.params.address.ip.is_ipv4();
+        let mut selection =
+            Selection { frontend, place: self.place, topology: self.topology, is_checked, is_ipv4 };
         // The number of backends rarely changes.
         let mut fitting = Fitting::with_capacity(frontend.backends.len());
-        let (mut last, mut any_remote) = (None, false);
-        // By address, the source of highest precedence first.
-        for row in backends.prefix(Backend::of_service(from)) {
-            // Of one address only the first row takes effect, whether it is selected or not.
-            if last.replace(row.address) != Some(row.address) && selection.fits(row) {
-                any_remote |= self.place.is_remote(row);
-                fitting.push(row.clone());
+        let fit = |selection: &Selection<'_>, fitting: &mut Fitting| {
+            let (mut last, mut any_remote) = (None, false);
+            // By address, the source of highest precedence first.
+            for row in backends.prefix(Backend::of_service(from)) {
+                // Of one address only the first row takes effect, whether it is selected or not.
+                if last.replace(row.address) != Some(row.address) && selection.fits(row) {
+                    any_remote |= self.place.is_remote(row);
+                    fitting.push(row.clone());
+                }
             }
+            any_remote
+        };
+        let mut any_remote = fit(&selection, &mut fitting);
+        if fitting.is_empty() && self.translation && is_for_outside(frontend) {
+            selection.is_ipv4 = !is_ipv4;
+            any_remote = fit(&selection, &mut fitting);
         }
         if !is_checked {
             selection.prefer(&mut fitting);
@@ -103,7 +117,7 @@ impl Selection<'_> {
     fn fits(&self, row: &Backend) -> bool {
         let FrontendParams { address, port_name, .. } = &self.frontend.params;
         row.address.protocol == address.protocol
-            && row.address.ip.is_ipv4() == address.ip.is_ipv4()
+            && row.address.ip.is_ipv4() == self.is_ipv4
             && row.serves(port_name)
             && (!self.place.is_remote(row) || is_global(&self.frontend.service))
             && (!local_only(&self.frontend.params, &self.frontend.service)
@@ -143,6 +157,14 @@ impl Selection<'_> {
             }
         }
     }
+}
+
+/// Whether devices serve a frontend, which translate between the families; pods and sockets do not.
+fn is_for_outside(frontend: &Frontend) -> bool {
+    let kind = frontend.params.kind;
+    let is_served =
+        matches!(kind, FrontendType::NodePort | FrontendType::ExternalIPs | FrontendType::LoadBalancer);
+    is_served && frontend.redirect_to.is_none()
 }
 
 /// Whether only backends of this node are eligible. A ClusterIP frontend has only the external scope and obeys the

@@ -29,11 +29,19 @@ pub struct Rules {
     pub topology: bool,
     /// Whether services may select the forwarding mode (`bpf-lb-mode-annotation`).
     pub modes: bool,
+    /// Whether frontends may have backends of the other family (`bpf-lb-nat46x64`).
+    pub translation: bool,
 }
 
 impl Default for Rules {
     fn default() -> Rules {
-        Rules { node_port_range: 30_000..=32_767, node_ports: true, topology: false, modes: false }
+        Rules {
+            node_port_range: 30_000..=32_767,
+            node_ports: true,
+            topology: false,
+            modes: false,
+            translation: false,
+        }
     }
 }
 

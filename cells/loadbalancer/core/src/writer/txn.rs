@@ -433,8 +433,9 @@ impl<'a> ServicesTxn<'a> {
     /// Writes a frontend with the existing backends, to be reconciled.
     fn put_frontend(&mut self, frontend: Frontend) {
         let (_, table, backends) = self.txn.split();
-        let topology = self.writer.rules.topology;
-        let selector = Selector { place: &self.place, topology, is_checked: self.is_checked.as_deref() };
+        let (topology, translation) = (self.writer.rules.topology, self.writer.rules.translation);
+        let is_checked = self.is_checked.as_deref();
+        let selector = Selector { place: &self.place, topology, translation, is_checked };
         let Selected { backends, to_check: health_check_backends } = selector.select(&frontend, backends);
         let status = status(&frontend.params, self.writer);
         table.insert(Frontend { backends, health_check_backends, status, ..frontend });
@@ -457,8 +458,9 @@ impl<'a> ServicesTxn<'a> {
     /// Repeats the selection of backends for frontends; those whose backends have changed become pending.
     fn reselect(&mut self, frontends: Query<Frontend>) {
         let (_, table, backends) = self.txn.split();
-        let topology = self.writer.rules.topology;
-        let selector = Selector { place: &self.place, topology, is_checked: self.is_checked.as_deref() };
+        let (topology, translation) = (self.writer.rules.topology, self.writer.rules.translation);
+        let is_checked = self.is_checked.as_deref();
+        let selector = Selector { place: &self.place, topology, translation, is_checked };
         let frontends: SmallVec<[Obj<Frontend>; 2]> = table.list(frontends).cloned().collect();
         let select = |frontend: Obj<Frontend>| {
             let selected = selector.select(&frontend, backends);
