@@ -411,6 +411,10 @@ pub(crate) const ALL_OPTIONS: &[(&str, &str)] = &[
         "asks for the ports of services, options of the load balancer",
     ),
     (
+        "cells/datapath/loader/src/programs/nat46x64.rs",
+        "reads which packets change the IP family: options of the load balancer, which is not required",
+    ),
+    (
         "cells/datapath/loader/src/programs/xdp.rs",
         "reads whether services are accelerated: an option of the load balancer, which is not required",
     ),
