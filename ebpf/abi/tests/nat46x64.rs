@@ -38,31 +38,33 @@ fn errors_have_counterparts_and_come_back() {
         [([11, 0], 0), ([3, 0], 0)],
         [([11, 1], 0), ([3, 1], 0)],
     ] {
-        assert_eq!(to_icmpv6(four), Ok(six));
-        assert_eq!(to_icmp(six), Ok(four));
+        assert_eq!(to_icmpv6(four).ok(), Some(six));
+        assert_eq!(to_icmp(six).ok(), Some(four));
     }
     for code in [0, 5, 6, 7, 8, 11, 12] {
-        assert_eq!(to_icmpv6(([3, code], 9)), Ok(([1, 0], 0)), "{code}");
+        assert_eq!(to_icmpv6(([3, code], 9)).ok(), Some(([1, 0], 0)), "{code}");
     }
     for code in [9, 13] {
-        assert_eq!(to_icmpv6(([3, code], 9)), Ok(([1, 1], 0)), "{code}");
+        assert_eq!(to_icmpv6(([3, code], 9)).ok(), Some(([1, 1], 0)), "{code}");
     }
 }
 
 #[test]
 fn lengths_that_routers_report_are_those_of_the_other_family() {
-    let too_big = |mtu| to_icmpv6(([3, 4], mtu)).unwrap().1;
+    let too_big = |mtu| to_icmpv6(([3, 4], mtu)).ok().unwrap().1;
     assert_eq!([0, 1480, 576, 0xdead_05dc].map(too_big), [1520, 1500, 1280, 1520]);
-    let needed = |mtu| to_icmp(([2, 0], mtu)).unwrap().1;
+    let needed = |mtu| to_icmp(([2, 0], mtu)).ok().unwrap().1;
     assert_eq!([0, 1500, 1280, 9, 1 << 20].map(needed), [1480, 1480, 1260, 0, 65535]);
 }
 
 #[test]
 fn messages_without_counterpart_are_refused_by_type_or_code() {
-    for (kind, code, why) in [(13, 0, Unknown::Type), (5, 0, Unknown::Type), (3, 14, Unknown::Code)] {
-        assert_eq!(to_icmpv6(([kind, code], 0)), Err(why), "{kind}/{code}");
+    for (kind, code, is_type) in [(13, 0, true), (5, 0, true), (3, 15, false)] {
+        let refused = to_icmpv6(([kind, code], 0)).expect_err("no counterpart");
+        assert_eq!(matches!(refused, Unknown::Type), is_type, "{kind}/{code}");
     }
-    for (kind, code, why) in [(135, 0, Unknown::Type), (1, 5, Unknown::Code), (4, 2, Unknown::Code)] {
-        assert_eq!(to_icmp(([kind, code], 0)), Err(why), "{kind}/{code}");
+    for (kind, code, is_type) in [(135, 0, true), (1, 5, false), (4, 2, false)] {
+        let refused = to_icmp(([kind, code], 0)).expect_err("no counterpart");
+        assert_eq!(matches!(refused, Unknown::Type), is_type, "{kind}/{code}");
     }
 }
