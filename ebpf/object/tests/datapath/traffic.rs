@@ -192,25 +192,29 @@ fn an_ipv6_client_and_an_ipv4_machine_talk_through_the_gateway() -> Result<()> {
 
     let listener = machine.run(|| TcpListener::bind((MACHINE, 0)))?;
     let port = listener.local_addr()?.port();
-    let echo = std::thread::spawn(move || -> Result<IpAddr> {
-        let (mut stream, client) = listener.accept()?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        let mut bytes = vec![0; BYTES];
-        stream.read_exact(&mut bytes)?;
-        bytes.reverse();
-        stream.write_all(&bytes)?;
-        Ok(client.ip())
-    });
+    // The kernel accepts the connection: without one the machine's thread would wait for ever.
     let timeout = Duration::from_secs(5);
     let mut stream = node.world.run(|| TcpStream::connect_timeout(&(address, port).into(), timeout))?;
     stream.set_read_timeout(Some(timeout))?;
-    let sent: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).collect();
-    stream.write_all(&sent)?;
-    let mut back = vec![0; BYTES];
-    stream.read_exact(&mut back)?;
-    back.reverse();
-    assert!(back == sent, "what comes back is not what was sent");
-    assert_eq!(echo.join().ok().context("the machine failed")??, IpAddr::from(GATEWAY));
+    std::thread::scope(|threads| -> Result<()> {
+        let echo = threads.spawn(|| -> Result<IpAddr> {
+            let (mut stream, client) = listener.accept()?;
+            stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+            let mut bytes = vec![0; BYTES];
+            stream.read_exact(&mut bytes)?;
+            bytes.reverse();
+            stream.write_all(&bytes)?;
+            Ok(client.ip())
+        });
+        let sent: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).collect();
+        stream.write_all(&sent)?;
+        let mut back = vec![0; BYTES];
+        stream.read_exact(&mut back)?;
+        back.reverse();
+        assert!(back == sent, "what comes back is not what was sent");
+        assert_eq!(echo.join().ok().context("the machine failed")??, IpAddr::from(GATEWAY));
+        Ok(())
+    })?;
     for client in [&node.world, &node.pods[0].0] {
         assert!(answered_hops(client, address)?.is_some(), "no answer to a ping");
     }
