@@ -305,7 +305,7 @@ fn identities_that_have_authenticated() {
     let map: Map<AuthKey, AuthEntry> = Map::new(make(&sandbox, &spec)).unwrap();
     assert_eq!(run(&sandbox, "bpf auth list"), "No entries found.\n");
     let key = AuthKey { local_identity: 1000, remote_identity: 20_000, remote_node: 7, auth_type: 1, pad: 0 };
-    // 2026-11-29 18:34:30.5 in units of 512 ns.
+    // 2026-11-29 18:34:30.499999744, a multiple of the unit of 512 ns.
     let expiration = 1_795_977_270_500_000_000 >> 9;
     map.update(&key, &AuthEntry { expiration }).unwrap();
     map.update(&AuthKey { remote_node: 0, auth_type: 3, ..key }, &AuthEntry { expiration: u64::MAX })
@@ -317,7 +317,7 @@ fn identities_that_have_authenticated() {
         lines[1].starts_with("1000           20000          0                Unknown-auth-type-3   9999-"),
         "{listed}"
     );
-    let end = "2026-11-29 18:34:30.5 +0000 UTC";
+    let end = "2026-11-29 18:34:30.499999744 +0000 UTC";
     assert_eq!(
         lines[2],
         format!("1000           20000          7                spire                 {end}")
@@ -327,7 +327,7 @@ fn identities_that_have_authenticated() {
         json[1],
         serde_json::json!({
             "LocalIdentity": 1000, "RemoteIdentity": 20_000, "RemoteNodeID": 7, "AuthType": 1,
-            "Expiration": "2026-11-29T18:34:30.5Z",
+            "Expiration": "2026-11-29T18:34:30.499999744Z",
         })
     );
     assert_eq!(run(&sandbox, "bpf auth flush"), "Flushed 2 entries\n");

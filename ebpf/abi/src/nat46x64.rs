@@ -100,7 +100,7 @@ pub const fn to_icmpv6(([kind, code], word): Message) -> Result<Message, Unknown
             _ => return Err(Unknown::Code),
         },
         TIME_EXCEEDED => ([TIME_EXCEEDED_V6, code], 0),
-        // What it points to has no counterpart in general.
+        // The field that it points to has no counterpart in general.
         PARAMETER_PROBLEM => ([PARAMETER_PROBLEM_V6, 0], NEXT_HEADER),
         _ => return Err(Unknown::Type),
     })

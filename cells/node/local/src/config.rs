@@ -101,7 +101,7 @@ pub struct LocalNodeConfig {
     /// Give other nodes identities by their labels, so that policies may select them (fromNodes, toNodes)
     #[flag(default = false)]
     pub enable_node_selector_labels: bool,
-    /// What rules of prefixes select in addition: nodes, by their addresses
+    /// Select nodes by rules of prefixes, too: nodes, or empty for not
     #[flag(default = "")]
     pub policy_cidr_match_mode: Vec<String>,
     /// Prefixes of the labels of nodes that make up their identities, PATTERN or !PATTERN each; all without any

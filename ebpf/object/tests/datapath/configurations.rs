@@ -162,8 +162,9 @@ const NAMED: [Named; 51] = [
     }),
 ];
 
-/// The least a program set should take of the kernel's patience (a limit of one million instructions a program).
-const VERIFIED_AT_MOST: u32 = 40_000;
+/// The share of the kernel's limit of one million instructions that a program may take, with everything on: 44,822 were
+/// counted with the gateway between the families beside authentication and answers to denied packets.
+const VERIFIED_AT_MOST: u32 = 50_000;
 
 /// Loads the configurations with one parser, as parsing the kernel's own types again would take most of the time.
 fn load_all(configurations: &[(String, NodeConfig)]) -> Result<()> {

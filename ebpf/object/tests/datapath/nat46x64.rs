@@ -489,7 +489,7 @@ fn errors_cross_the_gateway_in_both_directions() -> Result<()> {
     Ok(())
 }
 
-/// What has no form in the other family is dropped: stateless packets with the codes of the gateway (187, 188), others with
+/// Packets without a form in the other family are dropped: stateless packets with the codes of the gateway (187, 188), others with
 /// the reason itself.
 #[test]
 fn packets_without_a_form_in_the_other_family_are_dropped() -> Result<()> {

@@ -44,10 +44,6 @@ fn find<F: Place>(raw: *mut Context, reply: &mut Packet<F::Address>) -> u64 {
         return LEFT;
     }
     let Some(Mapping { address, port, needs_ct: false }) = snat::original::<F>(&flow) else { return LEFT };
-    // An IPv4 client of an IPv6 backend: the device's program translates between the families.
-    if F::NUMBER == FAMILY_V6 && embeds(F::words(address)) {
-        return LEFT;
-    }
     reply.peer = Socket { address, port };
     let mut restored = flow;
     (restored.destination, restored.dport) = (address, port);
@@ -61,6 +57,11 @@ fn find<F: Place>(raw: *mut Context, reply: &mut Packet<F::Address>) -> u64 {
 #[inline(never)]
 fn route<F: Place>(raw: *mut Context, reply: &mut Packet<F::Address>) -> u64 {
     let (skb, client) = (Skb::from_raw(raw), reply.peer.address);
+    // An IPv4 client of an IPv6 backend: the device's program translates between the families. Not in `find`, whose stack
+    // is full.
+    if enabled!(nat46x64) && F::NUMBER == FAMILY_V6 && embeds(F::words(client)) {
+        return LEFT;
+    }
     if way::behind_tunnel::<F>(client).is_some() {
         return LEFT;
     }
