@@ -260,8 +260,8 @@ fn preflight_refuses_what_a_start_refuses() {
 
     let (code, report) = preflight(
         "values",
-        "ipv4: {enabled: true}\nhubble: {enabled: true, ui: {enabled: true}}\nautoDirectNodeRoutes: true\n",
+        "ipv4: {enabled: true}\nhubble: {enabled: true}\nclustermesh: {useAPIServer: true}\nautoDirectNodeRoutes: true\n",
     );
-    assert_eq!((code, keys(&report, "refused")), (Some(1), vec!["hubble.ui.enabled"]));
+    assert_eq!((code, keys(&report, "refused")), (Some(1), vec!["clustermesh.useAPIServer"]));
     assert_eq!(keys(&report, "effective"), ["autoDirectNodeRoutes", "hubble.enabled", "ipv4.enabled"]);
 }

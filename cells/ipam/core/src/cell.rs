@@ -270,6 +270,8 @@ mod tests {
             let node = local_node::testing::given(LocalNode {
                 name: "node".into(),
                 ipv4_alloc_cidr: Some("10.0.0.0/29".parse().unwrap()),
+                // Else the router might get that of the ingress: it comes first, and starts anywhere in the range.
+                router_ipv4: Some([10, 0, 0, 1].into()),
                 ingress_ipv4: before.map(Into::into),
                 ..LocalNode::default()
             });

@@ -1,4 +1,4 @@
-//! What the chart installs beside agent and operator: Envoy, relay, the page of Hubble, certificates.
+//! Objects that the chart installs beside agent and operator: Envoy, relay, the page of Hubble, certificates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -35,6 +35,8 @@ impl Rules {
     /// and of Cilium, that are not desired are deleted by prunes. All other rules are of other processes.
     pub fn claim(&self, priority: u32, table: u32) {
         self.claims.lock().push((priority, table));
+        // Of one that comes after the first prune.
+        self.reconciler.prune();
     }
 
     /// Registers a source of rules. Until it [has finished](Self::finish) no rule of the previous run is deleted.
