@@ -24,9 +24,8 @@ mod peer;
 #[path = "kit/scene.rs"]
 mod scene;
 
-pub(crate) use packets::*;
-pub(crate) use peer::*;
-pub(crate) use scene::*;
+#[allow(unused_imports, reason = "some benchmarks need a part of the kit")]
+pub(crate) use {packets::*, peer::*, scene::*};
 
 /// Everybody, both ways.
 pub(crate) const ALLOW_ALL: [PolicyRow; 2] =
