@@ -75,11 +75,12 @@ pub(crate) fn run(host: Option<&str>, options: &SysdumpOptions, out: &mut dyn Wr
     }
     let to_stdout = options.folder.as_os_str() == "-";
     let parent = if to_stdout { std::env::temp_dir() } else { options.folder.clone() };
+    // Before the folder is made: a signal must not leave it.
+    let interrupted = interruption()?;
     // Only root reads it, and it goes whatever fails below.
     let temporary = tempfile::Builder::new().prefix(".sysdump-").tempdir_in(&parent).with_context(|| {
         format!("cannot make a folder in {}: choose another one with --tmp", parent.display())
     })?;
-    let interrupted = interruption()?;
     let name = name(&options.archive_prefix, SystemTime::now(), temporary.path());
     let folder = temporary.path().join(&name);
     let limits = Limits { time: options.exec_timeout, total: options.max_size.saturating_mul(1 << 20) };
