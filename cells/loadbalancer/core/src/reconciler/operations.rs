@@ -284,9 +284,7 @@ impl LbOps {
         }
         self.balancer.remove(&mut removals);
         self.unserved.report(self.balancer.expansions.len());
-        for Removal { address, result } in removals.iter_mut().filter(|removal| removal.result.is_ok()) {
-            *result = self.restore_expansion(snapshot, *address);
-        }
+        self.restore_expansions(snapshot, &mut removals);
         removals.into_iter().map(|removal| removal.result).collect()
     }
 
@@ -303,15 +301,29 @@ impl LbOps {
         }
     }
 
-    /// Expands a node port to an address again that a frontend of its own has released.
-    fn restore_expansion(&mut self, snapshot: &Snapshot, released: LbAddress) -> OpResult {
-        let port = unspecified(released);
-        if port == released || !self.balancer.expansions.contains_key(&port) {
-            return Ok(());
+    /// Expands node ports again to addresses that frontends of their own have released. All in one batch, since the
+    /// entry of an external scope needs that of the internal one at the same address, which may be released as well.
+    fn restore_expansions(&mut self, snapshot: &Snapshot, removals: &mut [Removal]) {
+        let released = removals.iter().map(|removal| {
+            let port = unspecified(removal.address);
+            let is_restored = removal.result.is_ok()
+                && port != removal.address
+                && self.balancer.expansions.contains_key(&port);
+            is_restored.then_some(port)
+        });
+        let released: Vec<Option<LbAddress>> = released.collect();
+        let ports: BTreeSet<LbAddress> = released.iter().copied().flatten().collect();
+        let frontends: Vec<Obj<Frontend>> =
+            ports.iter().filter_map(|port| self.context.frontend(snapshot, *port)).collect();
+        let results = self.upsert_batch(snapshot, frontends.iter().map(|frontend| &**frontend));
+        for (frontend, result) in frontends.iter().zip(results) {
+            // One retry restores the port, so one of the removals reports the failure.
+            if let Err(error) = result
+                && let Some(place) = released.iter().position(|port| *port == Some(frontend.address()))
+            {
+                removals[place].result = Err(error);
+            }
         }
-        let Some(frontend) = self.context.frontend(snapshot, port) else { return Ok(()) };
-        let results = self.upsert_batch(snapshot, std::iter::once(&*frontend));
-        results.into_iter().try_for_each(|result| result.map(drop))
     }
 }
 

@@ -273,6 +273,24 @@ fn ports_of_the_node_have_rows_at_its_addresses_until_those_are_frontends_of_the
 }
 
 #[test]
+fn an_address_returned_in_both_scopes_at_once_is_the_node_ports_in_the_same_round() {
+    let mut node = Node::new();
+    let port = "- metadata: {name: gate}\n  spec: {type: NodePort, externalTrafficPolicy: Local, clusterIP: 10.96.1.1, ports: [{port: 80, nodePort: 30080}]}\n";
+    let owner = "- metadata: {name: owner}\n  spec: {type: LoadBalancer, externalTrafficPolicy: Local, clusterIP: 10.96.1.2, ports: [{port: 30080}]}\n  status: {loadBalancer: {ingress: [{ip: 192.0.2.2}]}}\n";
+    // Whether each of the entries at the address, one of a scope, is that of the load balancer.
+    let owned = |node: &Node| {
+        let rows = text_of(&node.maps);
+        let at = rows.iter().filter(|row| row.contains("192.0.2.2:30080") && row.contains("SLOT=0"));
+        at.map(|row| row.contains("LoadBalancer")).collect::<Vec<_>>()
+    };
+    node.address(2, Some(true));
+    node.state(state(&format!("services:\n{port}{owner}")));
+    assert_eq!(owned(&node), [true, true]);
+    node.state(state(&format!("services:\n{port}")));
+    assert_eq!((owned(&node), node.deleted.len()), (vec![false, false], 0));
+}
+
+#[test]
 fn unhealthy_backends_stay_so_over_a_restart_until_the_next_health_check() {
     let mut node = Node::new();
     node.state(one(

@@ -156,7 +156,7 @@ pub(super) struct Node {
     /// Whether the agent is killed during the next change.
     dying: bool,
     /// Frontends that were deleted from the table and not yet from the maps.
-    deleted: BTreeSet<LbAddress>,
+    pub(super) deleted: BTreeSet<LbAddress>,
     /// Frontends in the maps, as they were written last.
     done: BTreeMap<LbAddress, Desired>,
 }
