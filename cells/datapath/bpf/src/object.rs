@@ -5,11 +5,11 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use aya_obj::btf::BtfFeatures;
 use aya_obj::generated::bpf_attach_type;
 use aya_obj::{EbpfSectionKind, Function, Object, ProgramSection};
+use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
 use crate::prog::Program;
@@ -113,16 +113,23 @@ impl ObjectFile {
 
     fn load_programs(&self, btf: Option<&OwnedFd>, threads: usize) -> Result<BTreeMap<String, Program>> {
         let mut work: Vec<(&String, &aya_obj::Program)> = self.object.programs.iter().collect();
-        // Verification time grows with the length of a program: load the longest first, as one that starts last would
-        // keep a single thread busy after the others have finished.
         let instructions = |program: &aya_obj::Program| {
             self.object.functions.get(&program.function_key()).map_or(0, |f| f.instructions.len())
         };
         work.sort_by_key(|(_, program)| Reverse(instructions(program)));
-        let next = AtomicUsize::new(0);
-        let worker = || {
+        // The verifier's time and memory grow with the length of a program. One thread takes the longest program that
+        // is left, the others the shortest: no long program comes last and keeps a single thread busy, and the two
+        // longest are never verified at the same time, which a small limit of memory may not hold.
+        let left = Mutex::new(&work[..]);
+        let take = |longest: bool| {
+            let mut left = left.lock();
+            let (next, others) = if longest { left.split_first() } else { left.split_last() }?;
+            *left = others;
+            Some(next)
+        };
+        let worker = |longest: bool| {
             let mut done = Vec::new();
-            while let Some((name, program)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+            while let Some((name, program)) = take(longest) {
                 let function = self.object.functions.get(&program.function_key());
                 let function = function.ok_or_else(|| self.error(&format!("program {name} has no code")))?;
                 done.push(((*name).clone(), load_program(name, program, function, btf)?));
@@ -130,8 +137,9 @@ impl ObjectFile {
             Ok(done)
         };
         let results: Vec<Result<Vec<(String, Program)>>> = std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads.min(work.len())).map(|_| scope.spawn(worker)).collect();
-            let mut results = vec![worker()];
+            let others: Vec<_> =
+                (1..threads.min(work.len())).map(|_| scope.spawn(|| worker(false))).collect();
+            let mut results = vec![worker(true)];
             results.extend(
                 others.into_iter().map(|t| t.join().unwrap_or_else(|e| std::panic::resume_unwind(e))),
             );
