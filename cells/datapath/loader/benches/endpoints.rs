@@ -65,7 +65,7 @@ fn endpoints() {
     let (filled, _) = timed(|| empty.pool().tend().unwrap());
     row("policy maps: 256 made ready", filled, "ms", 20.0, "2000 (one by one)");
     drop(empty);
-    let load = || timed(|| ProgramSet::load(&maps, node_config(), 2).unwrap()).0;
+    let load = || timed(|| ProgramSet::load(&maps, node_config()).unwrap()).0;
     row("programs: load", median((0..5).map(|_| load()).collect()), "ms", 100.0, "-");
 
     let datapath = start(&maps);
@@ -90,7 +90,7 @@ fn endpoints() {
     let next = KernelDatapath::new(maps.clone(), kit::OPTIONS);
     let (restored, _) = timed(|| loader::restore(&next).unwrap());
     row("restart: 50 endpoints read and repaired", restored, "ms", 50.0, "-");
-    let programs = std::sync::Arc::new(ProgramSet::load(&maps, node_config(), 2).unwrap());
+    let programs = std::sync::Arc::new(ProgramSet::load(&maps, node_config()).unwrap());
     let (switched, _) = timed(|| next.switch(programs, &mut Netlink::open().unwrap()).unwrap());
     row("restart: 200 interfaces switched", switched, "ms", 20.0, "8600 (program loads)");
     next.set_ready();
@@ -105,7 +105,7 @@ fn devices() {
     let mut nl = Netlink::open().unwrap();
     let (made, devices) = timed(|| host::ensure_devices(&mut nl).unwrap());
     row("host devices: created", made, "ms", 20.0, "-");
-    let programs = ProgramSet::load(&maps, node_config(), 2).unwrap();
+    let programs = ProgramSet::load(&maps, node_config()).unwrap();
     if !bpf::probe().unwrap().tcx {
         return;
     }

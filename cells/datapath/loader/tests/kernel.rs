@@ -94,7 +94,7 @@ fn with_endpoint_routes_pods_have_a_program_that_goes_after_their_routes() {
     assert!(egress(&before).is_empty());
 
     let mut nl = Netlink::open().unwrap();
-    let load = |config| Arc::new(ProgramSet::load(&maps, config, 2).unwrap());
+    let load = |config| Arc::new(ProgramSet::load(&maps, config).unwrap());
     let routed = NodeConfig { endpoint_routes: 1, redirect_peer: 0, ..node_config() };
     datapath.switch(load(routed), &mut nl).unwrap();
     datapath.attach(&after).unwrap();
@@ -353,11 +353,7 @@ fn programs_have_the_maglev_tables_of_the_option() {
         let maps = Maps::of(Specs::new(config(), FamilyConfig::default()).with_maglev(Some(positions)));
         maps.open().unwrap();
         let load = |maglev_table_size| {
-            ProgramSet::load(
-                &maps,
-                NodeConfig { nodeport: 1, maglev: 1, maglev_table_size, ..node_config() },
-                2,
-            )
+            ProgramSet::load(&maps, NodeConfig { nodeport: 1, maglev: 1, maglev_table_size, ..node_config() })
         };
         let programs = load(positions).unwrap();
         let pinned = bpf::RawMap::open(&maps.path("cilium_lb4_maglev")).unwrap();
@@ -385,7 +381,7 @@ fn a_device_keeps_its_link_and_gets_the_new_program() {
     };
     let fs = maps.fs();
     let pin = fs.root().join("cilium/devices/cilium_host/links/cil_from_host");
-    let load = || ProgramSet::load(&maps, node_config(), 2).unwrap();
+    let load = || ProgramSet::load(&maps, node_config()).unwrap();
     let (old, new) = (load(), load());
     let attach = |set: &ProgramSet, place: &Place| {
         device_links::attach(fs, style, place, set.program(place.program).unwrap()).unwrap()

@@ -48,7 +48,7 @@ fn maps(sandbox: &Sandbox) -> Arc<Maps> {
 
 /// Loads the programs, and attaches those of devices to an interface: a start of the agent.
 fn start(maps: &Arc<Maps>, datapath: &KernelDatapath, ifindex: u32) {
-    let programs = Arc::new(ProgramSet::load(maps, config(), 2).unwrap());
+    let programs = Arc::new(ProgramSet::load(maps, config()).unwrap());
     datapath.switch(programs.clone(), &mut Netlink::open().unwrap()).unwrap();
     for (name, direction) in
         [(datapath_object::FROM_NETDEV, Direction::Ingress), (datapath_object::TO_NETDEV, Direction::Egress)]

@@ -48,7 +48,7 @@ fn no_packet_is_lost_while_programs_are_replaced_and_all_are_once_the_endpoint_i
     let flows = targets.map(|target| UdpFlow::start(&a_ns, &b_ns, target).unwrap());
     for _ in 0..3 {
         std::thread::sleep(Duration::from_millis(50));
-        let programs = Arc::new(ProgramSet::load(&maps, node_config(), 2).unwrap());
+        let programs = Arc::new(ProgramSet::load(&maps, node_config()).unwrap());
         datapath.switch(programs, &mut Netlink::open().unwrap()).unwrap();
     }
     drop(datapath);
@@ -90,7 +90,7 @@ fn a_denied_connection_fails_at_once_with_a_response() {
         assert_eq!(connect(target, Duration::from_millis(300)).kind(), ErrorKind::TimedOut, "{target}");
     }
     let answering = NodeConfig { policy_deny_response: 1, ..node_config() };
-    let programs = Arc::new(ProgramSet::load(&maps, answering, 2).unwrap());
+    let programs = Arc::new(ProgramSet::load(&maps, answering).unwrap());
     datapath.switch(programs, &mut Netlink::open().unwrap()).unwrap();
     // The errors that Linux has for these messages.
     for (target, expected) in targets.iter().zip([ErrorKind::HostUnreachable, ErrorKind::PermissionDenied]) {

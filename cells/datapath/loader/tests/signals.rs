@@ -174,7 +174,7 @@ fn identities_that_must_authenticate_are_signalled() {
     }
     let authenticated = PolicyEntry { auth_type: 1, ..PolicyEntry::allow(0) };
     datapath.swap_policy(a.id, &[(PolicyKey::any(true), authenticated)]).unwrap();
-    let programs = ProgramSet::load(&own_maps, NodeConfig { mesh_auth: 1, ..node_config() }, 2).unwrap();
+    let programs = ProgramSet::load(&own_maps, NodeConfig { mesh_auth: 1, ..node_config() }).unwrap();
     datapath.switch(Arc::new(programs), &mut Netlink::open().unwrap()).unwrap();
     let target = b.ipv4.unwrap();
 

@@ -14,7 +14,7 @@ use crate::config::{ClockConfig, FamilyConfig, LivenessConfig, MapsConfig};
 use crate::counters::Counters;
 use crate::fit::Fit;
 use crate::gauges::Gauges;
-use crate::maps::Maps;
+use crate::maps::{LOAD_THREADS, Maps};
 use crate::runtime;
 use crate::specs::{POLICY_PREFIX, Specs};
 use crate::table::MapRow;
@@ -67,7 +67,8 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
             (specs, Some(fit))
         }
     };
-    let maps = Arc::new(Maps::of(specs));
+    let threads = p.memory.as_deref().map_or(LOAD_THREADS, |limit| limit.load_threads(LOAD_THREADS));
+    let maps = Arc::new(Maps::of(specs).with_load_threads(threads));
     if let Some(metrics) = p.metrics {
         metrics.register_collector(Counters(maps.clone()));
         metrics.register_collector(Gauges(maps.clone()));
@@ -81,8 +82,8 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
         })
         .add();
     let (rest, table) = (maps.clone(), p.table);
-    // Half of the CPUs, as endpoints are created at the same time.
-    let threads = (bpf::possible_cpus() / 2).clamp(1, 4);
+    // Creates on half of the CPUs, as endpoints are created at the same time.
+    let creators = (bpf::possible_cpus() / 2).clamp(1, 4);
     let backoff = Backoff::exponential(Duration::from_secs(1), Duration::from_secs(30));
     p.jobs
         .one_shot_with_retry("create-maps", backoff, move |cx: JobCx| {
@@ -95,7 +96,7 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
                     () = cx.cancelled() => return Ok(()),
                 }
                 let rows = hive::blocking(move || {
-                    let created = rest.open_rest(threads)?;
+                    let created = rest.open_rest(creators)?;
                     let pinned = rest.pinned()?;
                     let row = |(name, (id, layout)): (&String, &(u32, bpf::Layout))| {
                         let of_node = !name.starts_with(POLICY_PREFIX) && rest.spec(name).is_some();

@@ -20,6 +20,9 @@ use crate::events::Journals;
 use crate::schema;
 use crate::specs::{MASQUERADE_MAP, Specs};
 
+/// Number of threads that load programs at the same time, where memory is not limited.
+pub(crate) const LOAD_THREADS: usize = 2;
+
 /// The maps of a node under one bpf file system.
 ///
 /// Created from the options without system calls; [`Maps::open`] opens the maps of the datapath (the start hook of
@@ -27,6 +30,7 @@ use crate::specs::{MASQUERADE_MAP, Specs};
 #[derive(Debug)]
 pub struct Maps {
     specs: Specs,
+    load_threads: usize,
     opened: OnceLock<Opened>,
     /// Maps that are opened one by one. A second thread waits for the first, as opening can replace a pin.
     pub(crate) others: Mutex<BTreeMap<String, Arc<Mutex<Option<RawMap>>>>>,
@@ -74,7 +78,18 @@ impl Maps {
     pub fn of(specs: Specs) -> Maps {
         let forwarding = watch::Sender::new(false);
         let (opened, others, comparisons, journals) = Default::default();
-        Maps { specs, opened, others, forwarding, comparisons, journals }
+        Maps { specs, load_threads: LOAD_THREADS, opened, others, forwarding, comparisons, journals }
+    }
+
+    /// Sets the number of threads on which programs that use these maps are loaded.
+    pub(crate) fn with_load_threads(self, load_threads: usize) -> Maps {
+        Maps { load_threads, ..self }
+    }
+
+    /// Returns the number of threads on which programs that use these maps are to be loaded: the kernel verifies on the
+    /// loading thread, and in memory charged to the agent, so a small limit of memory allows only one.
+    pub fn load_threads(&self) -> usize {
+        self.load_threads
     }
 
     /// Returns the specs of the maps.

@@ -12,9 +12,6 @@ use crate::config::SocketLbConfig;
 use crate::error::Error;
 use crate::live::LiveValues;
 
-/// Threads that verify programs.
-const LOAD_THREADS: usize = 2;
-
 /// The options that the programs depend on.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
@@ -89,7 +86,7 @@ pub(crate) fn load(maps: &Maps, constants: SockConfig, names: &[&str]) -> Result
     let with = |constants: SockConfig| {
         let mut object = object.clone();
         object.set_global(sock::SOCK_CONFIG, constants.as_bytes())?;
-        object.load(&opened, LOAD_THREADS)
+        object.load(&opened, maps.load_threads())
     };
     match with(constants) {
         Err(bpf::Error::Verifier { .. }) if constants.set_retval != 0 => {

@@ -2,7 +2,7 @@
 //!
 //! A container's limit covers all memory charged to the agent: its own pages, and kernel memory, most of it in maps. A
 //! process that exceeds the limit is OOM-killed, and again after each restart, so cells ask here first: maps are sized
-//! to fit ([`MemoryLimit::for_maps`]), external input is read up to a maximum size ([`MemoryLimit::largest_input`]),
+//! to fit ([`MemoryLimit::for_maps`]), programs are loaded one at a time ([`MemoryLimit::load_threads`]), external input is read up to a maximum size ([`MemoryLimit::largest_input`]),
 //! and requests that would make the agent larger are refused while there is [no capacity](MemoryLimit::room).
 //!
 //! **Owns** a row of health with the memory in use, the metric `process_allocated_bytes`, and the job that returns free
@@ -16,6 +16,7 @@
 //! let limit = memory_limit::MemoryLimit::of(64 << 20);
 //! assert_eq!(limit.for_maps(), Some(24 << 20));
 //! assert_eq!(limit.largest_input(16 << 20), 1 << 20);
+//! assert_eq!(limit.load_threads(2), 1);
 //! assert_eq!(memory_limit::MemoryLimit::none().largest_input(16 << 20), 16 << 20);
 //! ```
 //!

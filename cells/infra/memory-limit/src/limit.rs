@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 const FOR_MAPS: (u64, u64) = (3, 8);
 /// Divisor of the limit for the largest input: parsing takes about ten times the size of a text, a sixth of the limit.
 const INPUT: u64 = 64;
+/// Limit below which programs are loaded one at a time: verifying one takes up to 10 MB of kernel memory.
+const LOADS_AT_ONCE: u64 = 128 << 20;
 /// Percentage of the limit in use beyond which requests that make the agent larger are refused.
 const FULL: u64 = 90;
 
@@ -123,6 +125,12 @@ impl MemoryLimit {
     #[must_use]
     pub fn for_maps(&self) -> Option<u64> {
         self.bytes().map(|bytes| bytes / FOR_MAPS.1 * FOR_MAPS.0)
+    }
+
+    /// Returns the number of threads on which programs may be loaded; `usual` is their number without a limit.
+    #[must_use]
+    pub fn load_threads(&self, usual: usize) -> usize {
+        if self.bytes().is_some_and(|bytes| bytes < LOADS_AT_ONCE) { 1 } else { usual }
     }
 
     /// Returns the maximum size of external input that is read as a whole; `usual` is the maximum without a limit.

@@ -23,7 +23,7 @@ use crate::endpoints::kernel::KernelDatapath;
 use crate::guard::nftables::Chain;
 use crate::host_job::machine::{Action, Applied, Event, HostLinks, HostMachine, Observation, Status};
 use crate::interfaces::acceleration::Accelerated;
-use crate::interfaces::controller::{Controller, LOAD_THREADS};
+use crate::interfaces::controller::Controller;
 use crate::interfaces::desired::{Desired, Facts};
 use crate::interfaces::device_links::Style;
 use crate::interfaces::host::{HOST_DEVICE, NET_DEVICE};
@@ -208,7 +208,7 @@ impl HostJob {
             Controller::new(self.maps.clone(), self.datapath.clone(), style, self.host_mark.clone());
         let shared = self.maps.clone();
         let open_maps = hive::blocking(move || {
-            if let Err(error) = ProgramSet::open_maps(&shared, LOAD_THREADS) {
+            if let Err(error) = ProgramSet::open_maps(&shared) {
                 // The load reports the error again.
                 tracing::debug!(%error, "The maps of the datapath could not be opened ahead");
             }

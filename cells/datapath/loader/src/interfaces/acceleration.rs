@@ -7,7 +7,6 @@ use datapath_abi::NodeConfig;
 use datapath_api::{DatapathError, Step};
 use maps::Maps;
 
-use crate::interfaces::controller::LOAD_THREADS;
 use crate::interfaces::desired::NativeDevice;
 use crate::interfaces::xdp_links::{self, Device};
 use crate::programs::xdp::{Acceleration, XdpSet};
@@ -48,7 +47,7 @@ impl Accelerator {
         if !is_current || self.mode != desired {
             (self.links, self.refused) = Default::default();
             if !is_current {
-                self.set = Some(XdpSet::load(maps, constants, LOAD_THREADS)?);
+                self.set = Some(XdpSet::load(maps, constants)?);
             }
             self.mode = desired;
         }
@@ -259,7 +258,7 @@ mod tests {
         let world = sandbox.netns("world").unwrap();
         let (maps, devices) = node(&sandbox, &world);
         // A veth receives frames that a driver sends by XDP only if it has a program itself.
-        let passing = XdpSet::load(&maps, NodeConfig::default(), 1).unwrap();
+        let passing = XdpSet::load(&maps, NodeConfig::default()).unwrap();
         let peer = world.ip("-o link show eth0").unwrap();
         let peer: u32 = peer.split(':').next().unwrap().trim().parse().unwrap();
         let _peer = world.run(|| Link::xdp(passing.entry().unwrap(), peer, XdpMode::Native)).unwrap();
@@ -346,7 +345,7 @@ mod tests {
         let refusing = LbService { rev_nat_index: 3u16.to_be(), ..LbService::default() };
         put(&maps, "cilium_lb4_services_v2", &key(POD, 5353, 0), &refusing);
 
-        let programs = crate::ProgramSet::load(&maps, constants(), 2).unwrap();
+        let programs = crate::ProgramSet::load(&maps, constants()).unwrap();
         let (name, eth0) = (datapath_object::FROM_NETDEV, devices["eth0"].ifindex);
         let program = programs.program(name).unwrap();
         let tc = bpf::tc::Tc::new().unwrap();

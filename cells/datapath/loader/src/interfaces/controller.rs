@@ -26,8 +26,6 @@ use crate::programs::egress;
 use crate::programs::set::ProgramSet;
 use datapath_api::{DatapathError, HostMark, Step};
 
-/// Number of threads that load programs concurrently; the kernel verifies on the loading thread.
-pub(crate) const LOAD_THREADS: usize = 2;
 /// How long arrays of replaced programs stay: runs in flight may still make tail calls through them.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -301,7 +299,7 @@ impl Controller {
             let links = scope.spawn(|| device_links::reserve(self.maps.fs(), self.style, new));
             let is_needed = self.marked.is_none() && !self.is_host_marked_by_iptables();
             let mark = is_needed.then(|| scope.spawn(host_mark::install));
-            let programs = ProgramSet::load(&self.maps, constants, LOAD_THREADS);
+            let programs = ProgramSet::load(&self.maps, constants);
             if let Err(error) = joined(links) {
                 // Attaching reports the error again.
                 tracing::debug!(%error, "A link could not be created ahead");

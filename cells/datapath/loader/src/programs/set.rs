@@ -35,14 +35,13 @@ pub struct ProgramSet {
 }
 
 impl ProgramSet {
-    /// Opens the node's maps that the programs use, on `threads` threads: the first start creates them, which takes
-    /// longer than loading. [`ProgramSet::load`] finds them open, or waits for those that are being created.
-    pub fn open_maps(maps: &Maps, threads: usize) -> Result<(), DatapathError> {
-        shared_maps(&parsed()?, maps, threads, is_shared).map(drop)
+    /// Opens the node's maps that the programs use: the first start creates them, which takes longer than loading. [`ProgramSet::load`] finds them open, or waits for those that are being created.
+    pub fn open_maps(maps: &Maps) -> Result<(), DatapathError> {
+        shared_maps(&parsed()?, maps, is_shared).map(drop)
     }
 
-    /// Loads the programs with these node-wide settings, on `threads` threads, and pins their array. Attaches nothing.
-    pub fn load(maps: &Maps, config: NodeConfig, threads: usize) -> Result<ProgramSet, DatapathError> {
+    /// Loads the programs with these node-wide settings and pins their array. Attaches nothing.
+    pub fn load(maps: &Maps, config: NodeConfig) -> Result<ProgramSet, DatapathError> {
         let mut object = parsed()?;
         object
             .set_global(datapath_object::NODE_CONFIG, config.as_bytes())
@@ -77,9 +76,10 @@ impl ProgramSet {
         }
         let overlay: &[&str] = if config.tunnel == 0 { &datapath_object::OVERLAY } else { &[] };
         object.retain_programs(|name| !unused.contains(&name) && !overlay.contains(&name));
-        let shared = shared_maps(&object, maps, threads, is_shared)?;
+        let shared = shared_maps(&object, maps, is_shared)?;
         let shared: Vec<(&str, &RawMap)> = shared.iter().map(|(name, map)| (&**name, map)).collect();
-        let collection = object.load(&shared, threads).step(|| "load the datapath programs".to_owned())?;
+        let collection =
+            object.load(&shared, maps.load_threads()).step(|| "load the datapath programs".to_owned())?;
 
         let array = collection.maps.get(datapath_object::CALLS).ok_or(DatapathError::NotReady)?;
         let calls =
@@ -184,13 +184,12 @@ fn is_shared(name: &str) -> bool {
     datapath_object::MAPS.contains(&name)
 }
 
-/// Opens the node's maps that the programs use, on `threads` threads: creating those of connections takes longest. A
+/// Opens the node's maps that the programs use, on [`Maps::load_threads`] threads: creating those of connections takes longest. A
 /// map that this node does not have, because its family or feature is off, is replaced by one of a single entry; the
 /// verifier removes the code that would use it.
 pub(super) fn shared_maps(
     object: &ObjectFile,
     maps: &Maps,
-    threads: usize,
     is_shared: fn(&str) -> bool,
 ) -> Result<Vec<(String, RawMap)>, DatapathError> {
     let declared = object.maps();
@@ -212,7 +211,7 @@ pub(super) fn shared_maps(
         Ok(opened)
     };
     let results: Vec<Result<Vec<(String, RawMap)>, DatapathError>> = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(worker)).collect();
+        let others: Vec<_> = (1..maps.load_threads()).map(|_| scope.spawn(worker)).collect();
         let mut results = vec![worker()];
         results.extend(others.into_iter().map(|t| t.join().unwrap_or_else(|e| std::panic::resume_unwind(e))));
         results

@@ -87,7 +87,7 @@ pub(crate) struct XdpSet {
 
 impl XdpSet {
     /// Loads the programs with these node-wide settings, on `threads` threads, and pins their array. Attaches nothing.
-    pub(crate) fn load(maps: &Maps, config: NodeConfig, threads: usize) -> Result<XdpSet, DatapathError> {
+    pub(crate) fn load(maps: &Maps, config: NodeConfig) -> Result<XdpSet, DatapathError> {
         let step = || "load the programs of XDP".to_owned();
         let mut object = ObjectFile::parse("xdp", xdp::object()).step(step)?;
         object.set_global(datapath_object::NODE_CONFIG, config.as_bytes()).step(step)?;
@@ -95,9 +95,9 @@ impl XdpSet {
             object.retain_programs(|name| name == xdp::ENTRY);
         }
         let is_shared = |name: &str| name != datapath_object::CALLS && !name.starts_with(OWN_MAPS);
-        let shared = shared_maps(&object, maps, threads, is_shared)?;
+        let shared = shared_maps(&object, maps, is_shared)?;
         let shared: Vec<(&str, &RawMap)> = shared.iter().map(|(name, map)| (&**name, map)).collect();
-        let collection = object.load(&shared, threads).step(step)?;
+        let collection = object.load(&shared, maps.load_threads()).step(step)?;
         let array = collection.maps.get(datapath_object::CALLS).ok_or(DatapathError::NotReady)?;
         let calls = array.try_clone().and_then(ObjectMap::new).step(step)?;
         for program in xdp::PROGRAMS {

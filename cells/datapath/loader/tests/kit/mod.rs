@@ -55,7 +55,7 @@ pub fn start(maps: &Arc<Maps>) -> KernelDatapath {
     let datapath = KernelDatapath::new(maps.clone(), OPTIONS);
     loader::restore(&datapath).unwrap();
     datapath.pool().tend().unwrap();
-    let programs = Arc::new(ProgramSet::load(maps, node_config(), 2).unwrap());
+    let programs = Arc::new(ProgramSet::load(maps, node_config()).unwrap());
     datapath.switch(programs.clone(), &mut Netlink::open().unwrap()).unwrap();
     programs.remove_others(maps.fs()).unwrap();
     datapath.set_ready();

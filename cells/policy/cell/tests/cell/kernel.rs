@@ -36,7 +36,7 @@ fn datapath(maps: &Arc<Maps>) -> Arc<KernelDatapath> {
     );
     loader::restore(&datapath).unwrap();
     datapath.pool().tend().unwrap();
-    let programs = Arc::new(ProgramSet::load(maps, NodeConfig::default(), 2).unwrap());
+    let programs = Arc::new(ProgramSet::load(maps, NodeConfig::default()).unwrap());
     datapath.switch(programs, &mut Netlink::open().unwrap()).unwrap();
     datapath.set_ready();
     Arc::new(datapath)
