@@ -2,7 +2,7 @@
 //!
 //! **Owns** no file: each cell owns its own and keeps it through this crate. **Provides** [`StateFile`] (one file),
 //! [`Records`] (a file for each key, written by a job), [`Rewrite`] (retries failed writes and reports them in a row of
-//! health), [`quarantine`] (renames a damaged file or folder), [`Schema`] (the version in files of our own form).
+//! health), [`quarantine`] (renames a damaged file or folder), [`Wal`] (a write-ahead log of keys), [`Schema`] (the version in files of our own form).
 //!
 //! **Writing.** A file is written in the same folder under the name `NAME.next` and renamed to its own name, so that a
 //! crash at any instruction leaves the old file or the new one. `NAME.next` is always created, never opened: a leftover
@@ -57,6 +57,7 @@ mod file;
 mod records;
 mod rewrite;
 mod schema;
+mod wal;
 
 pub use damaged::{MAX_CORRUPT_COPIES, quarantine};
 pub use error::Error;
@@ -64,3 +65,4 @@ pub use file::{LIMIT, StateFile, open_for_lock, open_to_read};
 pub use records::Records;
 pub use rewrite::Rewrite;
 pub use schema::{Schema, Version, check_versions};
+pub use wal::{LogKey, Wal};

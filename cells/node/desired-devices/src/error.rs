@@ -1,7 +1,5 @@
 //! Errors of desired devices.
 
-use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A device that is not in the kernel, or cannot be desired.
@@ -50,15 +48,6 @@ pub enum Error {
     #[error(transparent)]
     Netlink(#[from] devices::NetlinkError),
     /// The log of devices could not be read or written.
-    #[error("{path}: {source}")]
-    Log {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
-    /// The log of devices could not be rewritten.
     #[error(transparent)]
-    Rewrite(#[from] state_file::Error),
+    Log(#[from] state_file::Error),
 }

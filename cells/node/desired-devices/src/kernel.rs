@@ -1,5 +1,6 @@
 //! The operations of the reconciler: rows to the kernel's devices, with the log in front.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use devices::{Link, Netlink, NetlinkError};
 use reconciler::{OpCx, OpResult, Ops};
 use statedb::{Rows, Snapshot, Table};
 
-use crate::wal::Wal;
+use crate::wal::{Key, Wal};
 use crate::{DesiredDevice, Error};
 
 /// The requests to the kernel.
@@ -87,18 +88,18 @@ impl<K: Kernel> Open<K> {
             return Err(Error::NoParent { name: row.name.clone(), parent: row.vlan.parent.clone() });
         };
         row.vlan.parent_index = parent.index;
-        let key = (Arc::clone(&row.owner), Arc::clone(&row.name));
+        let key = key_of(row);
         if let Some((link, id)) = find(&row.name) {
-            if !self.wal.has_name(&row.name) {
+            if !self.wal.keys().iter().any(|key| key.name == row.name) {
                 return Err(Error::Foreign { name: row.name.clone(), kind: link.kind.clone() });
             }
-            self.wal.insert(key.clone())?;
+            self.wal.insert([key.clone()])?;
             if link.parent == parent.index && *id == Some(row.vlan.id) {
                 return self.set_up(link);
             }
             self.kernel.delete_link(link.index)?;
         }
-        self.wal.insert(key.clone())?;
+        self.wal.insert([key.clone()])?;
         if let Err(error) = self.kernel.add_vlan(&row.name, parent.index, row.vlan.id) {
             // A name without a device of this agent is not its to replace or to delete.
             self.wal.remove([key])?;
@@ -132,6 +133,10 @@ fn is_desired(desired: &Table<DesiredDevice>, snapshot: &Snapshot, name: &str) -
     desired.get(snapshot, DesiredDevice::by_name(name)).is_some()
 }
 
+fn key_of(row: &DesiredDevice) -> Key {
+    Key { owner: Arc::clone(&row.owner), name: Arc::clone(&row.name) }
+}
+
 impl<K: Kernel> Ops<DesiredDevice> for KernelDevices<K> {
     fn update(&mut self, _: &OpCx<'_>, row: &mut DesiredDevice) -> OpResult {
         self.with(|_, open| open.write(row))
@@ -139,8 +144,8 @@ impl<K: Kernel> Ops<DesiredDevice> for KernelDevices<K> {
 
     fn delete(&mut self, cx: &OpCx<'_>, row: &DesiredDevice) -> OpResult {
         self.with(|desired, open| {
-            let key = (Arc::clone(&row.owner), Arc::clone(&row.name));
-            if open.wal.has(&key) && !is_desired(desired, cx.snapshot, &row.name) {
+            let key = key_of(row);
+            if open.wal.keys().contains(&key) && !is_desired(desired, cx.snapshot, &row.name) {
                 open.delete(&row.name)?;
             }
             // Another owner of the name inserts its own record when it is written.
@@ -156,13 +161,13 @@ impl<K: Kernel> Ops<DesiredDevice> for KernelDevices<K> {
             let is_stale = |owner: &str, name: &str| {
                 desired.get(cx.snapshot, DesiredDevice::by_id(owner, name)).is_none()
             };
-            let stale = open.wal.keys().filter(|(owner, name)| is_stale(owner, name)).cloned();
-            for (owner, name) in stale.collect::<Vec<_>>() {
-                if !is_desired(desired, cx.snapshot, &name) {
-                    open.delete(&name)?;
-                    tracing::info!(device = %name, %owner, "Deleted a device that is not desired any more");
+            let stale = open.wal.keys().iter().filter(|key| is_stale(&key.owner, &key.name)).cloned();
+            for key in stale.collect::<BTreeSet<_>>() {
+                if !is_desired(desired, cx.snapshot, &key.name) {
+                    open.delete(&key.name)?;
+                    tracing::info!(device = %key.name, owner = %key.owner, "Deleted a device that is not desired any more");
                 }
-                open.wal.remove([(owner, name)])?;
+                open.wal.remove([key])?;
             }
             Ok(())
         })

@@ -1,7 +1,6 @@
 //! Errors of desired routes and rules.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,17 +41,8 @@ pub enum Error {
         protocol: u8,
     },
     /// The log of routes could not be read or written.
-    #[error("{path}: {source}")]
-    Log {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
-    /// The log of routes could not be rewritten.
     #[error(transparent)]
-    Rewrite(#[from] state_file::Error),
+    Log(#[from] state_file::Error),
     /// The netlink socket could not be opened.
     #[error("netlink socket: {0}")]
     Socket(#[source] io::Error),
