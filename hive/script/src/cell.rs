@@ -2,8 +2,9 @@
 
 use hive::Group;
 use hive::prelude::*;
+use hive_command::Command;
 
-use crate::command::{Command, Condition};
+use crate::command::Condition;
 use crate::engine::Engine;
 use crate::error::Duplicate;
 

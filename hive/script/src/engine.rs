@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::command::{Call, Command, Condition, Output, Run};
+use hive_command::{Call, Command, Output};
+
+use crate::command::{Condition, Run, ScriptCommand};
 use crate::error::{Duplicate, ScriptError};
-use crate::flags::describe;
 use crate::line::Guard;
 use crate::session::Session;
 use crate::state::State;
@@ -29,7 +30,7 @@ impl Default for Retry {
 /// The commands and conditions that scripts may use, by name.
 #[derive(Clone, Debug, Default)]
 pub struct Engine {
-    commands: BTreeMap<Arc<str>, Command>,
+    commands: BTreeMap<Arc<str>, Command<Run>>,
     conditions: BTreeMap<Arc<str>, Condition>,
     pub(crate) retry: Retry,
 }
@@ -39,7 +40,7 @@ impl hive::Object for Engine {}
 impl Engine {
     /// Returns an engine of these commands and conditions. Two of one name are an error that names both places.
     pub fn new(
-        commands: impl IntoIterator<Item = Command>,
+        commands: impl IntoIterator<Item: Into<ScriptCommand>>,
         conditions: impl IntoIterator<Item = Condition>,
     ) -> Result<Self, Duplicate> {
         let mut engine = Engine::default().with(commands)?;
@@ -53,11 +54,17 @@ impl Engine {
     }
 
     /// Adds commands to the engine.
-    pub fn with(mut self, commands: impl IntoIterator<Item = Command>) -> Result<Self, Duplicate> {
+    pub fn with(mut self, commands: impl IntoIterator<Item: Into<ScriptCommand>>) -> Result<Self, Duplicate> {
         for command in commands {
-            let (name, second) = (command.name.clone(), command.at);
+            let ScriptCommand(command) = command.into();
+            let (name, second) = (Arc::<str>::from(command.name()), command.location());
             if let Some(first) = self.commands.insert(name.clone(), command) {
-                return Err(Duplicate { what: "command", name: name.to_string(), first: first.at, second });
+                return Err(Duplicate {
+                    what: "command",
+                    name: name.to_string(),
+                    first: first.location(),
+                    second,
+                });
             }
         }
         Ok(self)
@@ -70,10 +77,10 @@ impl Engine {
         Fut: Future<Output = anyhow::Result<Output>> + Send + 'static,
     {
         let mut engine = self.clone();
-        for command in engine.commands.values_mut() {
-            if matches!(command.run, Run::Function(_)) {
-                let run = of(&command.name);
-                command.run = Run::Function(Arc::new(move |call| Box::pin(run(call))));
+        for (name, command) in &mut engine.commands {
+            if matches!(command.run(), Run::Function(_)) {
+                let run = of(name);
+                *command = command.clone().map(|_| Run::Function(Arc::new(move |call| Box::pin(run(call)))));
             }
         }
         engine
@@ -86,12 +93,12 @@ impl Engine {
     }
 
     /// Returns a command by its name.
-    pub fn command(&self, name: &str) -> Option<&Command> {
+    pub(crate) fn command(&self, name: &str) -> Option<&Command<Run>> {
         self.commands.get(name)
     }
 
     /// Iterates over all commands in order of name.
-    pub fn commands(&self) -> impl Iterator<Item = &Command> {
+    pub(crate) fn commands(&self) -> impl Iterator<Item = &Command<Run>> {
         self.commands.values()
     }
 
@@ -127,23 +134,8 @@ impl Engine {
 
     /// Returns the usage of the commands that `wanted` selects; their full help if `verbose`.
     pub(crate) fn describe(&self, verbose: bool, wanted: impl Fn(&str) -> bool) -> String {
-        let mut text = String::new();
-        for command in self.commands().filter(|command| wanted(command.name())) {
-            text.push_str(&format!("{}\n\t{}\n", command.usage(), command.summary));
-            if !verbose {
-                continue;
-            }
-            if !command.detail.is_empty() {
-                text.push_str(&format!("\n\t{}\n", command.detail.replace('\n', "\n\t")));
-            }
-            if !command.flags.is_empty() {
-                text.push_str("\n\tFlags:\n");
-                for line in describe(&command.flags).split('\n') {
-                    text.push_str(&format!("\t{line}\n"));
-                }
-            }
-        }
-        text
+        let commands = self.commands().filter(|command| wanted(command.name()));
+        commands.map(|command| if verbose { command.help() } else { command.overview() }).collect()
     }
 
     /// Returns the usage of conditions; see [`describe`](Engine::describe).

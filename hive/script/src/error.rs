@@ -2,7 +2,8 @@
 
 use std::panic::Location;
 
-use crate::flags::FlagError;
+use hive_command::FlagError;
+
 use crate::line::LineError;
 
 /// The place and the cause of a script's failure.

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use anyhow::bail;
 use hive::{Hive, State};
+use hive_command::{Call, Command, Output};
 use tokio::sync::Mutex;
-
-use crate::command::{Call, Command, Output};
 
 /// The time limit of a start or a stop.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -21,7 +20,7 @@ pub fn hive_commands(hive: &Arc<Mutex<Hive>>) -> Vec<Command> {
             let hive = any.clone();
             async move {
                 match call.at_most_one()? {
-                    None => call.state.log().write(&hive.lock().await.tree()),
+                    None => call.log_text(&hive.lock().await.tree()),
                     Some("start") => start_hive(&hive).await?,
                     Some("stop") => stop_hive(&hive).await?,
                     Some(other) => bail!("`{other}` is neither `start` nor `stop`"),

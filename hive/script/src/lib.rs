@@ -38,7 +38,7 @@
 //! # }
 //! ```
 //!
-//! In a hive, cells contribute [`Command`]s and [`Condition`]s as group members, and [`cell()`] collects them in an
+//! In a hive, cells contribute [`Command`](hive_command::Command)s and [`Condition`]s as group members, and [`cell()`] collects them in an
 //! [`Engine`]; [`hive_commands()`] start and stop the hive from within a script, [`replaceable()`] builds another one. Two commands of one name are an error
 //! of the hive's build.
 
@@ -48,32 +48,26 @@ mod archive;
 mod cell;
 mod command;
 mod commands;
-mod complete;
 mod engine;
 mod error;
 mod expand;
-mod flags;
 mod hive_commands;
 mod line;
 mod log;
-mod regexp;
-pub mod render;
 mod replaced;
 mod session;
 mod state;
 
 pub use archive::{Archive, File};
 pub use cell::cell;
-pub use command::{Call, Command, Completing, Condition, Output};
+pub use command::{Condition, ScriptCommand};
 pub use commands::{default_commands, help_command};
 pub use engine::{Engine, Retry};
 pub use error::{Duplicate, Fault, Interrupt, ScriptError};
 pub use expand::expand;
-pub use flags::{Flag, FlagError, FlagKind, Flags};
 pub use hive_commands::{hive_commands, stop_hive};
 pub use line::{Expect, Guard, Line, LineError, Piece, Word};
 pub use log::Log;
-pub use regexp::{multi_line, whole_text};
 pub use replaced::replaceable;
 pub use session::Session;
 pub use state::State;

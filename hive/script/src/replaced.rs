@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use hive::Hive;
+use hive_command::{Call, Command, Output};
 use parking_lot::RwLock;
 use tokio::sync::Mutex;
 
-use crate::command::{Call, Command, Output, Run};
+use crate::command::Run;
 use crate::engine::Engine;
 use crate::error::Duplicate;
 use crate::hive_commands::stop_hive;
@@ -23,7 +24,7 @@ where
     let delegating = engine.delegating(|name| {
         let (name, current) = (Arc::<str>::from(name), Arc::clone(&current));
         move |call: Call| {
-            let command = current.read().command(&name).map(|command| command.run.clone());
+            let command = current.read().command(&name).map(|command| command.run().clone());
             let name = Arc::clone(&name);
             async move {
                 match command {

@@ -7,16 +7,15 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use hive_command::{Buffers, Call, Command, Output, Request};
 use tokio::time::Instant;
 
-use crate::command::{Call, Command, Output, Run};
+use crate::command::Run;
 use crate::commands::{help, prompt};
-use crate::complete::complete;
 use crate::engine::Engine;
 use crate::error::{Fault, Interrupt, ScriptError, Stop, TYPED, UnexpectedSuccess, causes};
-use crate::flags::{self, Special};
 use crate::line::{Expect, Line, Piece, Word, joined, quote_all};
-use crate::state::{Buffers, State};
+use crate::state::State;
 
 /// The grace period of a command that supports cancellation.
 const GRACE: Duration = Duration::from_millis(500);
@@ -38,7 +37,7 @@ struct Background {
 
 /// A line with its variables replaced, ready to run, possibly several times.
 struct Prepared {
-    command: Command,
+    command: Command<Run>,
     words: Vec<String>,
     expect: Expect,
     background: bool,
@@ -134,7 +133,7 @@ impl Session {
             let words: Vec<String> = line.words.iter().map(|word| self.expanded(word)).collect();
             Fault::UnknownCommand(shown(&line.command, &words))
         })?;
-        let regexp = if command.first_is_regexp { first_argument(&line.words) } else { None };
+        let regexp = if command.first_is_regexp() { first_argument(&line.words) } else { None };
         let expand = |(index, word): (usize, &Word)| {
             if regexp != Some(index) {
                 return self.expanded(word);
@@ -153,7 +152,7 @@ impl Session {
         let words: Vec<String> = line.words.iter().enumerate().map(expand).collect();
         let shown = shown(command.name(), &words);
         let background = line.background;
-        if background && !command.background {
+        if background && !command.may_run_in_background() {
             return Err(Fault::NoBackground(shown));
         }
         Ok(Prepared { command, words, expect: line.expect, background, shown })
@@ -192,24 +191,21 @@ impl Session {
 
     async fn run(&mut self, prepared: &Prepared) -> Result<Next, Fault> {
         let Prepared { command, words, .. } = prepared;
-        let call = match flags::parse(&command.flags, words) {
-            Ok((_, _, Special::Help)) => {
+        let call = match command.request(words) {
+            Ok(Request::Help) => {
                 let help = self.engine.describe(true, |name| name == command.name());
                 self.take(Output::text(help));
                 return Ok(Next::Go);
             }
-            Ok((_, _, Special::Complete(typed))) => {
-                let suggestions = complete(command, &typed);
+            Ok(Request::Complete(typed)) => {
+                let suggestions = command.complete(&typed);
                 self.take(Output::text(
                     suggestions.iter().map(|line| format!("{line}\n")).collect::<String>(),
                 ));
                 return Ok(Next::Go);
             }
-            Ok((flags, args, Special::None)) => Call { state: self.state.clone(), flags, args },
-            Err(error) if !command.flags.is_empty() => {
-                return Err(Fault::Flags { command: prepared.shown.clone(), error });
-            }
-            Err(_) => Call { state: self.state.clone(), flags: flags::Flags::default(), args: words.clone() },
+            Ok(Request::Run(flags, args)) => Call::new(Arc::new(self.state.clone()), flags, args),
+            Err(error) => return Err(Fault::Flags { command: prepared.shown.clone(), error }),
         };
         // Errors show the arguments without flags.
         let shown = shown(command.name(), &call.args);
@@ -217,13 +213,17 @@ impl Session {
             self.begin(prepared, shown, call);
             return Ok(Next::Go);
         }
-        let result = match &command.run {
+        let result = match command.run() {
             Run::Function(run) => {
                 let run = run.clone();
-                self.guarded(command.background, async move { run(call).await }).await
+                self.guarded(command.may_run_in_background(), async move { run(call).await }).await
+            }
+            Run::Script(run) => {
+                let (run, state) = (run.clone(), self.state.clone());
+                self.guarded(command.may_run_in_background(), async move { run(state, call).await }).await
             }
             Run::Wait if !call.args.is_empty() => call.exactly::<0>().map(|_| Output::none()),
-            Run::Wait => self.join().await.map(|buffers| Output { buffers, error: None }).map_err(Into::into),
+            Run::Wait => self.join().await.map(Output::from).map_err(Into::into),
             Run::Break => prompt(self).await,
             Run::Help => help(&self.engine, &call),
         };
@@ -236,12 +236,13 @@ impl Session {
 
     /// Moves the output of a command into buffers and log; returns its error.
     fn take(&self, output: Output) -> Option<anyhow::Error> {
-        if let Some(buffers) = output.buffers {
+        let (buffers, error) = output.into_parts();
+        if let Some(buffers) = buffers {
             self.state.log().block("stdout", &buffers.stdout);
             self.state.log().block("stderr", &buffers.stderr);
             self.state.set_buffers(buffers);
         }
-        output.error
+        error
     }
 
     /// Runs a command concurrently with those in the background, until it is done or the script is interrupted.
@@ -281,15 +282,15 @@ impl Session {
 
     /// Starts a command in the background.
     fn begin(&mut self, prepared: &Prepared, shown: String, call: Call) {
-        let Run::Function(run) = &prepared.command.run else { return };
-        let run = caught(AssertUnwindSafe(run.clone())(call)).boxed();
+        let Some(run) = prepared.command.run().call(&self.state, call) else { return };
+        let run = caught(run).boxed();
         self.background.push(Background { shown, expect: prepared.expect, run, done: None });
         self.state.set_buffers(Buffers::default());
     }
 
     /// Waits for all background commands; returns their outputs in order, or the first error of a command with an
     /// unexpected result.
-    async fn join(&mut self) -> Result<Option<Buffers>, Fault> {
+    async fn join(&mut self) -> Result<Buffers, Fault> {
         let (mut all, mut first) = (Buffers::default(), None);
         for mut background in std::mem::take(&mut self.background) {
             let result = match background.done.take() {
@@ -299,10 +300,11 @@ impl Session {
             self.state.log().write(&format!("[background] {}\n", background.shown));
             let failed = match result {
                 Ok(output) => {
-                    let buffers = output.buffers.unwrap_or_default();
+                    let (buffers, error) = output.into_parts();
+                    let buffers = buffers.unwrap_or_default();
                     all.stdout.extend(buffers.stdout);
                     all.stderr.extend(buffers.stderr);
-                    output.error
+                    error
                 }
                 Err(error) => Some(error),
             };
@@ -310,7 +312,7 @@ impl Session {
                 first.get_or_insert(fault);
             }
         }
-        first.map_or(Ok(Some(all)), Err)
+        first.map_or(Ok(all), Err)
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use hive_command::{Buffers, Environment, Pending};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -32,14 +33,8 @@ struct Vars {
     folder: PathBuf,
     /// In the order in which they were set.
     env: Vec<(String, String)>,
+    /// The output of the last command that had any.
     buffers: Buffers,
-}
-
-/// The output of the last command that had any.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Buffers {
-    pub(crate) stdout: Vec<u8>,
-    pub(crate) stderr: Vec<u8>,
 }
 
 impl State {
@@ -219,6 +214,32 @@ impl State {
             () = self.0.cancel.cancelled() => Interrupt::Cancelled,
             () = deadline => Interrupt::Deadline,
         }
+    }
+}
+
+impl Environment for State {
+    fn read(&self, name: &str) -> anyhow::Result<Vec<u8>> {
+        State::read(self, name)
+    }
+
+    fn write(&self, name: &str, data: &[u8]) -> anyhow::Result<()> {
+        State::write(self, name, data)
+    }
+
+    fn is_confined(&self) -> bool {
+        State::is_confined(self)
+    }
+
+    fn expand(&self, text: &str) -> String {
+        State::expand(self, text)
+    }
+
+    fn log(&self, text: &str) {
+        self.0.log.write(text);
+    }
+
+    fn drained(&self) -> Pending<'_, ()> {
+        Box::pin(self.0.log.drained())
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hive::prelude::*;
-use hive_script::{Call, Command, Output};
+use hive_command::{Call, Command, Output};
 
 /// The number of running commands that never end.
 static HANGING: AtomicUsize = AtomicUsize::new(0);
@@ -35,7 +35,7 @@ fn commands() -> Members<Command> {
         }),
         Command::new("panics", "panics", |_: Call| async { panic!("on purpose") }),
         Command::new("save", "writes a file", |call: Call| async move {
-            call.state.write(call.exactly::<1>()?[0], "x")?;
+            call.write(call.exactly::<1>()?[0], "x")?;
             Ok(Output::none())
         }),
         Command::new("hangs", "never ends", |_: Call| {
@@ -49,7 +49,7 @@ fn commands() -> Members<Command> {
         Command::new("floods", "never stops talking", |call: Call| async move {
             loop {
                 call.log("x".repeat(1000));
-                call.state.log().drained().await;
+                call.drained().await;
                 tokio::task::yield_now().await;
             }
         }),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ::desired_devices::{DesiredDevice, DesiredDevices};
 use anyhow::{Context, bail};
 use hive::prelude::*;
-use hive_script::{Call, Command, Output};
+use hive_command::{Call, Command, Output};
 use local_node::StateConfig;
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -41,7 +41,7 @@ fn commands(devices: Arc<DesiredDevices>) -> Members<Command> {
     Members(vec![
         command("add-device", "owner file", "desire the device that a file describes", |devices, _, call| {
             let [owner, file] = call.exactly()?;
-            let text = String::from_utf8(call.state.read(file)?)?;
+            let text = String::from_utf8(call.read(file)?)?;
             let device: DeviceFile = yaml_values::from_str(&text).with_context(|| file.to_owned())?;
             let DeviceFile { name, parentname, vlanid } = device;
             let device = DesiredDevice::vlan(&name, &parentname, vlanid).with_context(|| file.to_owned())?;

@@ -8,7 +8,7 @@ use ::routes::{DesiredRoute, Hop, Routes};
 use anyhow::{Context, bail, ensure};
 use devices::Device;
 use hive::prelude::*;
-use hive_script::{Call, Command, Output};
+use hive_command::{Call, Command, Output};
 use ipnetwork::IpNetwork;
 use local_node::StateConfig;
 use parking_lot::Mutex;
@@ -60,7 +60,7 @@ fn commands(routes: Arc<Routes>, devices: Arc<Table<Device>>) -> Members<Command
             |routes, devices, named, call| {
                 let [owner, file] = call.exactly()?;
                 ensure!(named.owners.iter().any(|known| known == owner), "owner {owner:?} is not registered");
-                let text = String::from_utf8(call.state.read(file)?)?;
+                let text = String::from_utf8(call.read(file)?)?;
                 let route: RouteFile = yaml_values::from_str(&text).with_context(|| file.to_owned())?;
                 routes.upsert(owner, [route.desired(devices).with_context(|| file.to_owned())?]);
                 Ok(())

@@ -11,7 +11,8 @@ use envoy_api::reflect::DynamicMessage;
 use envoy_proxy::Kind;
 use envoy_proxy::testing::Recorder;
 use hive::prelude::*;
-use hive_script::{Call, Command, Output, Retry};
+use hive_command::{Call, Command, Output};
+use hive_script::Retry;
 use local_node::LocalNodeStore;
 use proxy_ports::{Proxies, ProxyPort};
 use serde_json::Value;
@@ -98,8 +99,7 @@ fn compare(recorder: Arc<Recorder>) -> Member<Command> {
             let recorder = recorder.clone();
             async move {
                 let [file] = call.exactly()?;
-                let expected =
-                    std::fs::read_to_string(call.state.path(file)).with_context(|| file.to_owned())?;
+                let expected = String::from_utf8(call.read(file)?)?;
                 let types = Types::load()?;
                 let (expected, actual) = (expected_of(&expected, &types)?, actual_of(&recorder, &types)?);
                 for (name, value) in &expected {

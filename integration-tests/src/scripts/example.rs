@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hive::prelude::*;
-use hive_script::{Call, Command, Flag, FlagKind, Output};
+use hive_command::{Call, Command, Flag, FlagKind, Output};
 
 pub(super) fn cells() -> Vec<Cell> {
     vec![module("example", "Says hello and counts how often", [provide(commands)])]

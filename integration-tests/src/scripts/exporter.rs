@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use hive::prelude::*;
-use hive_script::{Call, Command, Output};
+use hive_command::{Call, Command, Output};
 use hubble::Event;
 use hubble_exporter::{Exporter, Exporters, Moment, flow_logs};
 use parking_lot::Mutex;
@@ -24,7 +24,7 @@ fn moment() -> Moment {
 
 /// Returns the entries of a file: one, or a list, with the keys of the file of dynamic exporters.
 fn entries(call: &Call, file: &str) -> anyhow::Result<Vec<Map<String, Value>>> {
-    let text = String::from_utf8(call.state.read(file)?)?;
+    let text = String::from_utf8(call.read(file)?)?;
     let mut documents = k8s_types::documents(&text);
     ensure!(documents.len() == 1, "{file} has {} documents", documents.len());
     let value = documents.remove(0)?.value;
@@ -37,7 +37,7 @@ fn entries(call: &Call, file: &str) -> anyhow::Result<Vec<Map<String, Value>>> {
         if let Some(path) = entry.get_mut("filePath")
             && let Some(text) = path.as_str()
         {
-            *path = call.state.expand(text).into();
+            *path = call.expand(text).into();
         }
         if let Some(Value::Object(mut options)) = entry.remove("aggregationOptions") {
             for (theirs, ours) in AGGREGATION {
@@ -78,7 +78,7 @@ fn commands() -> Members<Command> {
         }),
         command("event/send", "file", "send a flow to all exporters", |exporters, call| {
             let [file] = call.exactly()?;
-            let flow = serde_json::from_slice(&call.state.read(file)?)?;
+            let flow = serde_json::from_slice(&call.read(file)?)?;
             let event = Event::Flow(Arc::new(hubble_api::flow_from_json(&flow)?));
             match exporters.write(&[event], 0, &moment()).into_iter().next() {
                 Some((_, error)) => Err(error.into()),
@@ -94,7 +94,7 @@ fn commands() -> Members<Command> {
         command("file/read", "source destination", "copy a file to the work folder", |exporters, call| {
             flush(exporters)?;
             let [source, destination] = call.exactly()?;
-            call.state.write(destination, &std::fs::read(source)?)?;
+            call.write(destination, &std::fs::read(source)?)?;
             Ok(Output::none())
         }),
         command("exporters/count", "number", "compare the number of exporters", |exporters, call| {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use ::loadbalancer::{ProxyRedirect, ServiceName, ServicesWriter};
 use anyhow::{Context, bail};
 use hive::prelude::*;
-use hive_script::{Call, Command, Output};
+use hive_command::{Call, Command, Output};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -47,7 +47,7 @@ fn get() -> Member<Command> {
     let run = |call: Call| async move {
         let [url, file] = call.exactly()?;
         let text = fetch(url).await.with_context(|| url.to_owned())?;
-        call.state.write(file, text)?;
+        call.write(file, text)?;
         Ok(Output::none())
     };
     Member(Command::new("http/get", "write the answer of an HTTP server to a file", run).takes("url file"))

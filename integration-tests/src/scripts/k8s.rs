@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use hive::prelude::*;
-use hive_script::{Call, Command, Output};
+use hive_command::{Call, Command, Output};
 use k8s_types::{Api, Key, Kind};
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ fn update_status(api: Arc<dyn Api>) -> Member<Command> {
         let api = api.clone();
         async move {
             let [file] = call.exactly()?;
-            let text = String::from_utf8(call.state.read(file)?)?;
+            let text = String::from_utf8(call.read(file)?)?;
             let said = k8s_types::documents(&text).into_iter().next().context("no object")??.value;
             let meta = |field: &str| said["metadata"][field].as_str().unwrap_or_default();
             // Servers take a status without a version for whatever is there.

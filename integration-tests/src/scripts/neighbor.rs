@@ -7,7 +7,8 @@ use std::time::Duration;
 use ::neighbors::{ForwardableIp, ForwardableIps, Upkeep, kernel_can_manage};
 use anyhow::Context;
 use hive::prelude::*;
-use hive_script::{Call, Command, Condition, Output, Retry};
+use hive_command::{Call, Command, Output};
+use hive_script::{Condition, Retry};
 use parking_lot::Mutex;
 use statedb::Initializer;
 

@@ -10,9 +10,8 @@ pub(crate) const LAYERS: &[&[&str]] = &[
         "xds",
         "apiary-hive-derive",
         "apiary-hive",
-        "hive-script",
+        "hive-command",
         "hive-shaku",
-        "hive-shell",
         "cell-template",
     ],
     &[
@@ -97,6 +96,8 @@ pub(crate) const LAYERS: &[&[&str]] = &[
         "operator-policy-status",
     ],
     &["operator-garbage-collection"],
+    // Cells contribute commands and do not know the engine that runs them.
+    &["hive-script", "hive-shell"],
     &["agent", "operator", "apiary-cni", "apiary"],
     &["test-kit", "cluster-stage", "integration-tests", "fuzz"],
 ];

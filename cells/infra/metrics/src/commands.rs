@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use hive::prelude::*;
-use hive_script::{Call, Command, Flag, FlagKind, Output, render, whole_text};
+use hive_command::{Call, Command, Flag, FlagKind, Output, render, whole_text};
 
 use crate::number::{fixed, json as json_number, pretty, yaml as yaml_number};
 use crate::plot::Plot;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use hive_script::render;
+use hive_command::render;
 
 use crate::number::{json_short, pretty, yaml_short};
 use crate::sampler::{KEPT, Ring, Series, Values};

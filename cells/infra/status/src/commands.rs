@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use anyhow::ensure;
 use hive::prelude::*;
 use hive::{HealthTree, Status};
-use hive_script::{Call, Command, Flag, FlagKind, Output};
+use hive_command::{Call, Command, Flag, FlagKind, Output};
 use statedb::{Prefix, Table};
 
 use crate::report::Report;
@@ -76,7 +76,7 @@ fn show(table: &Table<Report>, call: &Call) -> anyhow::Result<Output> {
 fn judge(table: &Table<Report>, call: &Call) -> anyhow::Result<Output> {
     let mut bad = wanted(table, call);
     bad.retain(|status| status.level == Level::Degraded);
-    call.state.log().write(&tree::draw(&bad, SystemTime::now()));
+    call.log_text(&tree::draw(&bad, SystemTime::now()));
     ensure!(bad.is_empty(), "found {} degraded health reports", bad.len());
     Ok(Output::none())
 }

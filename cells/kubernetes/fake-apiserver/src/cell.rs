@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hive::prelude::*;
-use hive_script::Command;
+use hive_command::Command;
 use k8s_types::{Api, Source};
 use statedb::RwTable;
 

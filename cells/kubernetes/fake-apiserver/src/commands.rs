@@ -1,7 +1,7 @@
 //! The commands `k8s/*` of scripts.
 
 use anyhow::{Context, bail};
-use hive_script::{Call, Command, Flag, FlagKind, Output};
+use hive_command::{Call, Command, Flag, FlagKind, Output};
 use k8s_types::{Key, yaml};
 use serde_json::{Value, json};
 
@@ -74,8 +74,8 @@ fn each(call: &Call, apply: impl Fn(&str) -> anyhow::Result<()>) -> anyhow::Resu
 
 /// Reads a file of the script's folder, else of the process's working directory.
 fn manifest(call: &Call, file: &str) -> anyhow::Result<String> {
-    let read = match call.state.read(file) {
-        Err(_) if !call.state.is_confined() => std::fs::read(file).map_err(anyhow::Error::from),
+    let read = match call.read(file) {
+        Err(_) if !call.is_confined() => std::fs::read(file).map_err(anyhow::Error::from),
         read => read,
     };
     let read = read.and_then(|bytes| Ok(String::from_utf8(bytes)?));
@@ -156,8 +156,8 @@ fn summary(tracker: &Tracker, call: &Call) -> anyhow::Result<Output> {
         }
     }
     match call.at_most_one()? {
-        Some(file) => call.state.write(file, text)?,
-        None => call.state.log().write(&text),
+        Some(file) => call.write(file, text)?,
+        None => call.log_text(&text),
     }
     Ok(Output::none())
 }

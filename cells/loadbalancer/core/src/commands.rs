@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{anyhow, ensure};
 use hive::prelude::*;
-use hive_script::{Call, Command, Flag, Output};
+use hive_command::{Call, Command, Flag, Output};
 use parking_lot::Mutex;
 
 use crate::lbmap::dump::dump;
@@ -22,7 +22,7 @@ pub(crate) fn commands(control: Arc<Control>) -> Members<Command> {
             match call.at_most_one()? {
                 None => Ok(Output::text(text)),
                 Some(file) => {
-                    call.state.write(file, text)?;
+                    call.write(file, text)?;
                     Ok(Output::none())
                 }
             }

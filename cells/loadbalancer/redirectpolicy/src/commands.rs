@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use hive::prelude::*;
-use hive_script::{Call, Command, Output};
+use hive_command::{Call, Command, Output};
 
 use crate::skip_map::SkipMapsProvider;
 
@@ -14,7 +14,7 @@ pub(crate) fn commands(maps: Arc<SkipMapsProvider>) -> Member<Command> {
         let maps = maps.clone();
         async move {
             let file = call.at_most_one()?.context("invalid usage: output file needed")?;
-            call.state.write(file, dump(&maps)?)?;
+            call.write(file, dump(&maps)?)?;
             Ok(Output::none())
         }
     });

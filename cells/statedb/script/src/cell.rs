@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::anyhow;
 use hive::prelude::*;
-use hive_script::{Call, Command, Completing, Output};
+use hive_command::{Call, Command, Completing, Output};
 use statedb::{AnyTable, Db};
 
 /// Provides the commands on the tables of the hive.

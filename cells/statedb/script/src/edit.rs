@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use hive_script::{Call, Command, Output};
+use hive_command::{Call, Command, Output};
 use statedb::{Db, Edit, EditError};
 
 use crate::cell::{command, table};
@@ -30,7 +30,7 @@ fn change(db: &Db, call: &Call, edit: Edit) -> anyhow::Result<Output> {
     let table = table(db, name)?;
     let (mut rows, mut sources) = (vec![], vec![]);
     for file in files {
-        let text = call.state.read(file).with_context(|| format!("ReadFile({file})"))?;
+        let text = call.read(file).with_context(|| format!("ReadFile({file})"))?;
         let unmarshal = || format!("Unmarshal({file})");
         let text = str::from_utf8(&text).with_context(unmarshal)?;
         for part in text.split("---").filter(|part| !part.trim().is_empty()) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hive_script::{Call, Command, Flag, Output, render};
+use hive_command::{Call, Command, Flag, Output, render};
 use statedb::{AnyTable, Db, Snapshot};
 
 use crate::cell::command;
@@ -14,7 +14,7 @@ const HEADER: [&str; 7] =
 pub(crate) fn commands(db: &Arc<Db>) -> Vec<Command> {
     vec![
         command(db, "db", "Describe StateDB configuration", |db, call| async move {
-            call.state.log().write(&overview(&db));
+            call.log_text(&overview(&db));
             Ok(Output::none())
         })
         .completes(|_| vec![]),

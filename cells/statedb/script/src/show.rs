@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
-use hive_script::{Call, Command, Flag, FlagKind, Output, render};
+use hive_command::{Call, Command, Flag, FlagKind, Output, render};
 use statedb::{AnyObj, AnyTable, Db, Error, Find};
 
 use crate::cell::{command, table};

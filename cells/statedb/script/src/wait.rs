@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use hive_script::{Call, Command, Flag, FlagKind, Output, whole_text};
+use hive_command::{Call, Command, Flag, FlagKind, Output, whole_text};
 use statedb::{AnyChange, AnyTable, Db};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -37,8 +37,8 @@ pub(crate) fn commands(db: &Arc<Db>) -> Vec<Command> {
 async fn compare(db: Arc<Db>, call: Call) -> anyhow::Result<Output> {
     let [name, file] = call.args.as_slice() else { bail!("expected table and filename") };
     let table = table(&db, name)?;
-    let text = call.state.read(file).with_context(|| format!("ReadFile({file})"))?;
-    let text = call.state.expand(&String::from_utf8_lossy(&text));
+    let text = call.read(file).with_context(|| format!("ReadFile({file})"))?;
+    let text = call.expand(&String::from_utf8_lossy(&text));
     let expected = Expected::parse(file, &text, &*table)?;
     let only = match call.flags.text("grep") {
         "" => None,
@@ -98,9 +98,9 @@ async fn watch(db: Arc<Db>, call: Call) -> anyhow::Result<Output> {
         let (batch, watch) = changes.take(MAX_BATCH);
         lines.extend(batch.iter().map(|AnyChange { object, deleted, .. }| (object.row(), *deleted)));
         if !lines.is_empty() {
-            call.state.log().write(&page.laid_out(&lines));
+            call.log_text(&page.laid_out(&lines));
             lines.clear();
-            call.state.log().drained().await;
+            call.drained().await;
             sleep(BATCH_INTERVAL).await;
         }
         watch.changed().await;

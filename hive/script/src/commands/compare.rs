@@ -4,41 +4,41 @@ use anyhow::{bail, ensure};
 use regex::bytes::Regex;
 use similar::TextDiff;
 
-use crate::command::{Call, Command, Output};
-use crate::flags::{Flag, FlagKind};
-use crate::regexp::multi_line;
+use crate::command::{Run, on_state};
+use crate::state::State;
+use hive_command::{Call, Command, Flag, FlagKind, Output, multi_line};
 
-pub(super) fn commands() -> Vec<Command> {
+pub(super) fn commands() -> Vec<Command<Run>> {
     let quiet = || Flag::switch("quiet", "suppress printing of the difference or the matches").short('q');
     let count = || Flag::new("count", FlagKind::Int, 0, "exact count of matches");
     vec![
-        Command::new("cmp", "compare files for differences", |call| compare(call, false))
+        on_state("cmp", "compare files for differences", |state, call| compare(state, call, false))
             .takes("file1 file2")
             .detail("file1 may be `stdout` or `stderr`: the buffers; file2 is always a file.")
             .flag(quiet()),
-        Command::new("cmpenv", "compare files for differences, with environment expansion", |call| {
-            compare(call, true)
+        on_state("cmpenv", "compare files for differences, with environment expansion", |state, call| {
+            compare(state, call, true)
         })
         .takes("file1 file2")
         .flag(quiet()),
-        Command::new("empty", "check if file is empty", empty)
+        on_state("empty", "check if file is empty", empty)
             .takes("file")
             .flag(quiet())
             .flag(Flag::switch("trim", "leave newlines at both ends out").short('t')),
-        Command::new("grep", "find lines in a file that match a pattern", |call| grep(call, None))
+        on_state("grep", "find lines in a file that match a pattern", |state, call| grep(state, call, None))
             .takes("'pattern' file")
             .regexp()
             .flag(quiet())
             .flag(count()),
-        Command::new("stdout", "find lines in the stdout buffer that match a pattern", |call| {
-            grep(call, Some("stdout"))
+        on_state("stdout", "find lines in the stdout buffer that match a pattern", |state, call| {
+            grep(state, call, Some("stdout"))
         })
         .takes("'pattern'")
         .regexp()
         .flag(quiet())
         .flag(count()),
-        Command::new("stderr", "find lines in the stderr buffer that match a pattern", |call| {
-            grep(call, Some("stderr"))
+        on_state("stderr", "find lines in the stderr buffer that match a pattern", |state, call| {
+            grep(state, call, Some("stderr"))
         })
         .takes("'pattern'")
         .regexp()
@@ -47,11 +47,11 @@ pub(super) fn commands() -> Vec<Command> {
     ]
 }
 
-async fn compare(call: Call, expanded: bool) -> anyhow::Result<Output> {
+async fn compare(state: State, call: Call, expanded: bool) -> anyhow::Result<Output> {
     let [first, second] = call.exactly()?;
-    let (mut one, mut other) = (call.state.read_or_buffer(first)?, call.state.read(second)?);
+    let (mut one, mut other) = (state.read_or_buffer(first)?, state.read(second)?);
     if expanded {
-        let expand = |text: &[u8]| call.state.expand(&String::from_utf8_lossy(text)).into_bytes();
+        let expand = |text: &[u8]| state.expand(&String::from_utf8_lossy(text)).into_bytes();
         (one, other) = (expand(&one), expand(&other));
     }
     if one == other {
@@ -59,7 +59,7 @@ async fn compare(call: Call, expanded: bool) -> anyhow::Result<Output> {
     }
     if !call.flags.is_on("quiet") {
         let (one, other) = (String::from_utf8_lossy(&one), String::from_utf8_lossy(&other));
-        call.state.log().write(&difference(first, &one, second, &other));
+        state.log().write(&difference(first, &one, second, &other));
     }
     bail!("{first} and {second} differ")
 }
@@ -69,21 +69,21 @@ pub(crate) fn difference(first: &str, one: &str, second: &str, other: &str) -> S
     TextDiff::from_lines(one, other).unified_diff().context_radius(3).header(first, second).to_string()
 }
 
-async fn empty(call: Call) -> anyhow::Result<Output> {
+async fn empty(state: State, call: Call) -> anyhow::Result<Output> {
     let [name] = call.exactly()?;
-    let data = call.state.read_or_buffer(name)?;
+    let data = state.read_or_buffer(name)?;
     let text = String::from_utf8_lossy(&data);
     let text = if call.flags.is_on("trim") { text.trim_matches('\n') } else { &text };
     if text.is_empty() {
         return Ok(Output::none());
     }
     if !call.flags.is_on("quiet") {
-        call.state.log().write(&difference(name, text, "empty", ""));
+        state.log().write(&difference(name, text, "empty", ""));
     }
     bail!("{name} is not empty")
 }
 
-async fn grep(call: Call, buffer: Option<&'static str>) -> anyhow::Result<Output> {
+async fn grep(state: State, call: Call, buffer: Option<&'static str>) -> anyhow::Result<Output> {
     let (pattern, name) = match buffer {
         Some(name) => {
             let [pattern] = call.exactly()?;
@@ -94,8 +94,8 @@ async fn grep(call: Call, buffer: Option<&'static str>) -> anyhow::Result<Output
     let wanted = call.flags.int("count");
     let expression = multi_line(pattern)?;
     let text = match buffer {
-        Some(name) => call.state.read_or_buffer(name)?,
-        None => call.state.read(name)?,
+        Some(name) => state.read_or_buffer(name)?,
+        None => state.read(name)?,
     };
     let found = expression.find_iter(&text).count();
     if wanted > 0 {

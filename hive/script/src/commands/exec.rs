@@ -9,29 +9,30 @@ use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::Child;
 
-use crate::command::{Call, Command, Output};
+use crate::command::{Run, on_state};
 use crate::state::State;
+use hive_command::{Call, Command, Output};
 
 /// The grace period of a program after SIGINT; then it is killed.
 const GRACE: Duration = Duration::from_millis(100);
 
-pub(super) fn exec() -> Command {
-    Command::new("exec", "run an executable program with arguments", |call| {
+pub(super) fn exec() -> Command<Run> {
+    on_state("exec", "run an executable program with arguments", |state, call| {
         // Folder and variables are captured at the time of the call, also for a background command.
-        let prepared = prepare(&call);
-        async move { run(prepared?, call.state).await }
+        let prepared = prepare(&state, &call);
+        async move { run(prepared?, state).await }
     })
     .takes("program [args...]")
     .detail("The program is found in the script's PATH, and gets the script's variables and folder.")
     .in_background()
 }
 
-fn prepare(call: &Call) -> anyhow::Result<tokio::process::Command> {
+fn prepare(state: &State, call: &Call) -> anyhow::Result<tokio::process::Command> {
     let Some((program, args)) = call.at_least(1)?.split_first() else { bail!("no program") };
-    let path = find(&call.state, program)
+    let path = find(state, program)
         .with_context(|| format!("exec: \"{program}\": executable file not found in $PATH"))?;
     let mut command = tokio::process::Command::new(path);
-    command.args(args).current_dir(call.state.folder()).env_clear().envs(call.state.variables());
+    command.args(args).current_dir(state.folder()).env_clear().envs(state.variables());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.process_group(0).kill_on_drop(true);
     Ok(command)

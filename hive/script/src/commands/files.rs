@@ -6,37 +6,37 @@ use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 
-use crate::command::{Call, Command, Output};
-use crate::flags::Flag;
+use crate::command::{Run, on_state};
+use crate::state::State;
+use hive_command::{Call, Command, Flag, Output};
 
-pub(super) fn commands() -> Vec<Command> {
+pub(super) fn commands() -> Vec<Command<Run>> {
     vec![
-        Command::new("cat", "concatenate files and print to the script's stdout buffer", cat)
-            .takes("files..."),
-        Command::new("cd", "change the working directory", cd).takes("dir"),
-        Command::new("chmod", "change file mode bits", chmod)
+        on_state("cat", "concatenate files and print to the script's stdout buffer", cat).takes("files..."),
+        on_state("cd", "change the working directory", cd).takes("dir"),
+        on_state("chmod", "change file mode bits", chmod)
             .takes("perm paths...")
             .detail("The mode is a number between 0 and 0777; a leading 0 makes it octal."),
-        Command::new("cp", "copy files to a target file or directory", cp)
+        on_state("cp", "copy files to a target file or directory", cp)
             .takes("src... dst")
             .detail("src may be `stdout` or `stderr`: the buffers."),
-        Command::new("exists", "check that files exist", exists)
+        on_state("exists", "check that files exist", exists)
             .takes("file...")
             .flag(Flag::switch("readonly", "they must not be writable"))
             .flag(Flag::switch("exec", "they must be executable")),
-        Command::new("mkdir", "create directories, if they do not already exist", mkdir).takes("path..."),
-        Command::new("mv", "rename a file or directory to a new path", mv).takes("old new"),
-        Command::new("rm", "remove a file or directory", rm)
+        on_state("mkdir", "create directories, if they do not already exist", mkdir).takes("path..."),
+        on_state("mv", "rename a file or directory to a new path", mv).takes("old new"),
+        on_state("rm", "remove a file or directory", rm)
             .takes("path...")
             .detail("Directories are removed with all they hold; what does not exist is fine."),
-        Command::new("symlink", "create a symlink", symlink).takes("path -> target"),
+        on_state("symlink", "create a symlink", symlink).takes("path -> target"),
     ]
 }
 
-async fn cat(call: Call) -> anyhow::Result<Output> {
+async fn cat(state: State, call: Call) -> anyhow::Result<Output> {
     let mut all = vec![];
     for name in call.at_least(1)? {
-        match call.state.read(name) {
+        match state.read(name) {
             Ok(data) => all.extend(data),
             // The buffers are cleared, because the command has no output.
             Err(error) => return Ok(Output::text("").failed(error)),
@@ -45,17 +45,17 @@ async fn cat(call: Call) -> anyhow::Result<Output> {
     Ok(Output::text(all))
 }
 
-async fn cd(call: Call) -> anyhow::Result<Output> {
+async fn cd(state: State, call: Call) -> anyhow::Result<Output> {
     let [folder] = call.exactly()?;
-    call.state.enter(folder)?;
+    state.enter(folder)?;
     Ok(Output::none())
 }
 
-async fn chmod(call: Call) -> anyhow::Result<Output> {
+async fn chmod(state: State, call: Call) -> anyhow::Result<Output> {
     let args = call.at_least(2)?;
     let mode = mode(&args[0]).with_context(|| format!("invalid mode: {}", args[0]))?;
     for name in &args[1..] {
-        let path = call.state.path(name);
+        let path = state.path(name);
         fs::set_permissions(&path, fs::Permissions::from_mode(mode))
             .with_context(|| format!("chmod {}", path.display()))?;
     }
@@ -74,14 +74,14 @@ fn mode(text: &str) -> Option<u32> {
     u32::from_str_radix(digits, radix).ok().filter(|mode| *mode <= 0o777 && !digits.starts_with('+'))
 }
 
-async fn cp(call: Call) -> anyhow::Result<Output> {
+async fn cp(state: State, call: Call) -> anyhow::Result<Output> {
     let Some((target, sources)) = call.at_least(2)?.split_last() else { bail!("no target") };
-    let path = call.state.path(target);
+    let path = state.path(target);
     let into_folder = path.is_dir();
     ensure!(into_folder || sources.len() == 1, "{target} is not a directory");
     for source in sources {
         let buffer = matches!(source.as_str(), "stdout" | "stderr");
-        let data = call.state.read_or_buffer(source)?;
+        let data = state.read_or_buffer(source)?;
         let path = if into_folder {
             path.join(Path::new(source).file_name().with_context(|| format!("{source} is no file"))?)
         } else {
@@ -89,16 +89,16 @@ async fn cp(call: Call) -> anyhow::Result<Output> {
         };
         fs::write(&path, data).with_context(|| format!("write {}", path.display()))?;
         if !buffer {
-            let mode = fs::metadata(call.state.path(source))?.permissions().mode() & 0o777;
+            let mode = fs::metadata(state.path(source))?.permissions().mode() & 0o777;
             fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
         }
     }
     Ok(Output::none())
 }
 
-async fn exists(call: Call) -> anyhow::Result<Output> {
+async fn exists(state: State, call: Call) -> anyhow::Result<Output> {
     for name in call.at_least(1)? {
-        let path = call.state.path(name);
+        let path = state.path(name);
         let mode = fs::metadata(&path).with_context(|| path.display().to_string())?.permissions().mode();
         ensure!(!call.flags.is_on("readonly") || mode & 0o222 == 0, "{name} exists but is writable");
         ensure!(!call.flags.is_on("exec") || mode & 0o111 != 0, "{name} exists but is not executable");
@@ -106,23 +106,23 @@ async fn exists(call: Call) -> anyhow::Result<Output> {
     Ok(Output::none())
 }
 
-async fn mkdir(call: Call) -> anyhow::Result<Output> {
+async fn mkdir(state: State, call: Call) -> anyhow::Result<Output> {
     for name in call.at_least(1)? {
-        let path = call.state.path(name);
+        let path = state.path(name);
         fs::create_dir_all(&path).with_context(|| format!("mkdir {}", path.display()))?;
     }
     Ok(Output::none())
 }
 
-async fn mv(call: Call) -> anyhow::Result<Output> {
+async fn mv(state: State, call: Call) -> anyhow::Result<Output> {
     let [old, new] = call.exactly()?;
-    fs::rename(call.state.path(old), call.state.path(new)).with_context(|| format!("rename {old} {new}"))?;
+    fs::rename(state.path(old), state.path(new)).with_context(|| format!("rename {old} {new}"))?;
     Ok(Output::none())
 }
 
-async fn rm(call: Call) -> anyhow::Result<Output> {
+async fn rm(state: State, call: Call) -> anyhow::Result<Output> {
     for name in call.at_least(1)? {
-        let path = call.state.path(name);
+        let path = state.path(name);
         let removed = match fs::symlink_metadata(&path) {
             Ok(found) if found.is_dir() => fs::remove_dir_all(&path),
             Ok(_) => fs::remove_file(&path),
@@ -134,10 +134,10 @@ async fn rm(call: Call) -> anyhow::Result<Output> {
     Ok(Output::none())
 }
 
-async fn symlink(call: Call) -> anyhow::Result<Output> {
+async fn symlink(state: State, call: Call) -> anyhow::Result<Output> {
     let [link, arrow, target] = call.exactly()?;
     ensure!(arrow == "->", "expected `path -> target`");
-    std::os::unix::fs::symlink(target, call.state.path(link)).with_context(|| format!("symlink {link}"))?;
+    std::os::unix::fs::symlink(target, state.path(link)).with_context(|| format!("symlink {link}"))?;
     Ok(Output::none())
 }
 

@@ -6,31 +6,32 @@ use anyhow::Context;
 use hive::config::parse_duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
-use crate::command::{Call, Command, Output, Run};
+use crate::command::{Run, on_state};
 use crate::engine::Engine;
 use crate::error::Stop;
-use crate::regexp::whole_text;
 use crate::session::Session;
+use crate::state::State;
+use hive_command::{Call, Command, Output, whole_text};
 
-pub(super) fn commands() -> Vec<Command> {
+pub(super) fn commands() -> Vec<Command<Run>> {
     vec![
-        Command::new("sleep", "sleep for a specified duration", sleep)
+        on_state("sleep", "sleep for a specified duration", sleep)
             .takes("duration")
             .detail("The duration is written as in Go: 1.5s, 200ms.")
             .in_background(),
-        Command::new("stop", "stop execution of the script", stop)
+        on_state("stop", "stop execution of the script", stop)
             .takes("[msg]")
             .detail("The script ends with success."),
-        Command::made("wait", "wait for completion of background commands", Run::Wait)
+        Command::declared("wait", "wait for completion of background commands", Run::Wait)
             .detail("Their outputs become the buffers, in the order in which they were begun."),
-        Command::made("break", "break into interactive prompt", Run::Break)
+        Command::declared("break", "break into interactive prompt", Run::Break)
             .detail("Lines come from the terminal; an empty one goes on with the script."),
         help_command(),
     ]
 }
 
-pub(super) fn help_command() -> Command {
-    Command::made("help", "log help text for commands and conditions", Run::Help)
+pub(super) fn help_command() -> Command<Run> {
+    Command::declared("help", "log help text for commands and conditions", Run::Help)
         .takes("[-v] (regexp)")
         .detail(
             "All about the commands whose name the expression matches, and about conditions in brackets: `help [name]`. Without \
@@ -39,16 +40,16 @@ pub(super) fn help_command() -> Command {
         .regexp()
 }
 
-async fn sleep(call: Call) -> anyhow::Result<Output> {
+async fn sleep(state: State, call: Call) -> anyhow::Result<Output> {
     let [duration] = call.exactly()?;
     let duration = parse_duration(duration).map_err(anyhow::Error::msg).context("invalid duration")?;
     tokio::select! {
         () = tokio::time::sleep(duration) => Ok(Output::text("")),
-        interrupt = call.state.interrupted() => Err(interrupt.into()),
+        interrupt = state.interrupted() => Err(interrupt.into()),
     }
 }
 
-async fn stop(call: Call) -> anyhow::Result<Output> {
+async fn stop(_: State, call: Call) -> anyhow::Result<Output> {
     Err(Stop(call.at_most_one()?.unwrap_or_default().to_owned()).into())
 }
 

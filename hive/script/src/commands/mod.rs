@@ -8,16 +8,16 @@ mod text;
 
 pub(crate) use flow::{help, prompt};
 
-use crate::command::Command;
+use crate::command::ScriptCommand;
 
 /// Returns the default commands: files, texts, variables, programs and control flow.
-pub fn default_commands() -> Vec<Command> {
+pub fn default_commands() -> Vec<ScriptCommand> {
     let lists =
         [files::commands(), text::commands(), compare::commands(), flow::commands(), vec![exec::exec()]];
-    lists.into_iter().flatten().collect()
+    lists.into_iter().flatten().map(ScriptCommand).collect()
 }
 
 /// Returns the command `help`, which a live shell has, too.
-pub fn help_command() -> Command {
-    flow::help_command()
+pub fn help_command() -> ScriptCommand {
+    ScriptCommand(flow::help_command())
 }

@@ -2,43 +2,43 @@
 
 use anyhow::{Context, bail, ensure};
 
-use crate::command::{Call, Command, Output};
-use crate::flags::Flag;
-use crate::regexp::whole_text;
+use crate::command::{Run, on_state};
+use crate::state::State;
+use hive_command::{Call, Command, Flag, Output, whole_text};
 
-pub(super) fn commands() -> Vec<Command> {
+pub(super) fn commands() -> Vec<Command<Run>> {
     vec![
-        Command::new("echo", "display a line of text", echo).takes("string..."),
-        Command::new("env", "set or log the values of environment variables", env)
+        on_state("echo", "display a line of text", echo).takes("string..."),
+        on_state("env", "set or log the values of environment variables", env)
             .takes("[key[=value]...]")
             .detail("Without arguments, all variables are printed.")
             .flag(Flag::switch("from-stdout", "set the named variables from the stdout buffer, trimmed")),
-        Command::new("replace", "replace strings in a file", replace)
+        on_state("replace", "replace strings in a file", replace)
             .takes("[old new]... file")
             .detail("old and new are unquoted as Go's quoted strings are: \\n, \\t, \\\"."),
-        Command::new("sed", "substitute strings in a file with a regexp", sed)
+        on_state("sed", "substitute strings in a file with a regexp", sed)
             .takes("regexp replacement file")
             .detail("Each line is changed by itself; $1 and ${1} are the groups.")
             .regexp(),
     ]
 }
 
-async fn echo(call: Call) -> anyhow::Result<Output> {
+async fn echo(_: State, call: Call) -> anyhow::Result<Output> {
     Ok(Output::text(call.args.join(" ") + "\n"))
 }
 
-async fn env(call: Call) -> anyhow::Result<Output> {
+async fn env(state: State, call: Call) -> anyhow::Result<Output> {
     if call.flags.is_on("from-stdout") {
-        let stdout = call.state.stdout();
+        let stdout = state.stdout();
         let value = String::from_utf8_lossy(&stdout);
         for name in &call.args {
             ensure!(!name.contains('='), "with --from-stdout, {name} is no name of a variable");
-            call.state.set(name, value.trim_matches([' ', '\t', '\r', '\n']));
+            state.set(name, value.trim_matches([' ', '\t', '\r', '\n']));
         }
         return Ok(Output::none());
     }
     if call.args.is_empty() {
-        let all = call.state.variables();
+        let all = state.variables();
         return Ok(Output::text(
             all.iter().map(|(name, value)| format!("{name}={value}\n")).collect::<String>(),
         ));
@@ -46,14 +46,14 @@ async fn env(call: Call) -> anyhow::Result<Output> {
     let mut shown = String::new();
     for arg in &call.args {
         match arg.split_once('=') {
-            Some((name, value)) => call.state.set(name, value),
-            None => shown.push_str(&format!("{arg}={}\n", call.state.variable(arg))),
+            Some((name, value)) => state.set(name, value),
+            None => shown.push_str(&format!("{arg}={}\n", state.variable(arg))),
         }
     }
     Ok(if shown.is_empty() { Output::none() } else { Output::text(shown) })
 }
 
-async fn replace(call: Call) -> anyhow::Result<Output> {
+async fn replace(state: State, call: Call) -> anyhow::Result<Output> {
     let Some((name, pairs)) = call.at_least(1)?.split_last() else { bail!("no file") };
     ensure!(pairs.len() % 2 == 0, "takes pairs of old and new, then a file");
     let mut unquoted = vec![];
@@ -62,8 +62,8 @@ async fn replace(call: Call) -> anyhow::Result<Output> {
             .map(|text| unquote(text).with_context(|| format!("\"{text}\" is no quoted string of Go")));
         unquoted.push((old?, new?));
     }
-    let text = call.state.read(name)?;
-    call.state.write(name, replaced(&text, &unquoted))?;
+    let text = state.read(name)?;
+    state.write(name, replaced(&text, &unquoted))?;
     Ok(Output::none())
 }
 
@@ -135,13 +135,13 @@ fn unquote(text: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-async fn sed(call: Call) -> anyhow::Result<Output> {
+async fn sed(state: State, call: Call) -> anyhow::Result<Output> {
     let [expression, replacement, name] = call.exactly()?;
     let expression = whole_text(expression)?;
-    let text = call.state.read(name)?;
+    let text = state.read(name)?;
     let lines = text.split(|byte| *byte == b'\n');
     let changed: Vec<_> = lines.map(|line| expression.replace_all(line, replacement.as_bytes())).collect();
-    call.state.write(name, changed.join(&b'\n'))?;
+    state.write(name, changed.join(&b'\n'))?;
     Ok(Output::none())
 }
 

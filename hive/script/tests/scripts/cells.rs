@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::run_with;
 use hive::prelude::*;
-use hive_script::{Call, Command, Condition, Engine, Output, default_commands, hive_commands, stop_hive};
+use hive_command::{Call, Command, Output};
+use hive_script::{Condition, Engine, default_commands, hive_commands, stop_hive};
 use tokio::sync::Mutex;
 
 async fn hello(call: Call) -> anyhow::Result<Output> {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use hive_script::{Archive, Call, Command, Condition, Engine, Flag, Output, Retry, State, default_commands};
+use hive_command::{Call, Command, Flag, Output};
+use hive_script::{Archive, Condition, Engine, Retry, State, default_commands};
 
 /// The result of a script, with its log.
 pub(crate) struct Ran {
@@ -38,7 +39,7 @@ pub(crate) fn engine() -> Engine {
             Ok(state.variable("X") == suffix)
         }),
     ];
-    let engine = Engine::new(default_commands().into_iter().chain(own), conditions).unwrap();
+    let engine = Engine::new(own, conditions).unwrap().with(default_commands()).unwrap();
     engine.retrying(Retry { first: Duration::from_millis(5), most: Duration::from_millis(10) })
 }
 

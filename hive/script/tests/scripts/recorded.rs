@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::{engine, run_with};
-use hive_script::{Call, Command, Output};
+use hive_command::{Call, Command, Output};
 
 fn folder() -> Option<PathBuf> {
     let parents = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();

@@ -167,7 +167,7 @@ async fn a_typed_line_is_not_repeated_and_has_no_place() {
 #[tokio::test]
 async fn sections_log_their_duration() {
     let log = passes("# one\necho a\n\n# two\n").await;
-    let times = hive_script::multi_line(r"^# (one|two) \(\d\.\d{3}s\)$").unwrap();
+    let times = hive_command::multi_line(r"^# (one|two) \(\d\.\d{3}s\)$").unwrap();
     assert_eq!(times.find_iter(log.as_bytes()).count(), 2, "{log}");
 }
 

@@ -1,7 +1,7 @@
 //! Commands on links.
 
 use anyhow::{Context, bail};
-use hive_script::{Call, Command, Flag};
+use hive_command::{Call, Command, Flag};
 use serde_json::Value;
 use test_kit::NetNs;
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
-use hive_script::{Call, Command, Flag, Output};
+use hive_command::{Call, Command, Flag, Output};
 use parking_lot::Mutex;
 use test_kit::NetNs;
 

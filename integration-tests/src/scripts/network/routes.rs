@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 use anyhow::{Context, ensure};
-use hive_script::{Call, Command, Flag};
+use hive_command::{Call, Command, Flag};
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
 use test_kit::NetNs;

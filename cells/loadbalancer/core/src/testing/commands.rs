@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use hive::prelude::*;
-use hive_script::{Call, Command, Output};
+use hive_command::{Call, Command, Output};
 use local_node::LocalNodeStore;
 
 use crate::model::address::LbAddress;

@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use hive::config::parse_duration;
+use go_duration::parse as parse_duration;
+
+use crate::command::Request;
 
 /// The type of a flag's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FlagKind {
     /// `--name` or `--name=false`.
     Bool,
@@ -108,6 +111,7 @@ impl Flag {
 
 /// The error of a command's flags.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum FlagError {
     #[error("unknown flag: --{0}")]
@@ -123,7 +127,7 @@ pub enum FlagError {
 }
 
 /// The flags of one call: those set, and the defaults.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     given: BTreeMap<&'static str, Vec<String>>,
     defaults: BTreeMap<&'static str, String>,
@@ -169,19 +173,11 @@ impl Flags {
     }
 }
 
-/// The result of parsing the words of a command.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Special {
-    None,
-    Help,
-    Complete(String),
-}
-
-/// Parses flags and returns the remaining words. Flags and words may be mixed, `--` ends flags.
-pub(crate) fn parse(declared: &[Flag], words: &[String]) -> Result<(Flags, Vec<String>, Special), FlagError> {
+/// Parses flags and the remaining words. Flags and words may be mixed, `--` ends flags.
+pub(crate) fn parse(declared: &[Flag], words: &[String]) -> Result<Request, FlagError> {
     let defaults = declared.iter().map(|flag| (flag.name, flag.default.clone())).collect();
     let mut flags = Flags { given: BTreeMap::new(), defaults };
-    let (mut rest, mut special) = (vec![], Special::None);
+    let (mut rest, mut completed) = (vec![], None);
     let mut words = words.iter();
     while let Some(word) = words.next() {
         if word == "--" {
@@ -196,23 +192,26 @@ pub(crate) fn parse(declared: &[Flag], words: &[String]) -> Result<(Flags, Vec<S
             }
             match (declared.iter().find(|flag| flag.name == name), name) {
                 (Some(flag), _) => take(&mut flags, flag, value, &format!("--{name}"), &mut words)?,
-                (None, "help") => return Ok((flags, rest, Special::Help)),
+                (None, "help") => return Ok(Request::Help),
                 (None, "autocomplete") => {
                     let value = value.or_else(|| words.next().cloned());
                     let value = value.ok_or_else(|| FlagError::NoArgument("--autocomplete".into()))?;
-                    special = Special::Complete(value);
+                    completed = Some(value);
                 }
                 (None, name) => return Err(FlagError::Unknown(name.to_owned())),
             }
         } else if let Some(letters) = word.strip_prefix('-').filter(|letters| !letters.is_empty()) {
             if short(&mut flags, declared, letters, &mut words)? {
-                return Ok((flags, rest, Special::Help));
+                return Ok(Request::Help);
             }
         } else {
             rest.push(word.clone());
         }
     }
-    Ok((flags, rest, special))
+    Ok(match completed {
+        Some(typed) => Request::Complete(typed),
+        None => Request::Run(flags, rest),
+    })
 }
 
 /// Parses `-abc`, `-ovalue`, `-o=value`, `-o value`; returns true if help was requested.
@@ -316,28 +315,35 @@ mod tests {
         ]
     }
 
-    fn read(line: &str) -> Result<(Flags, Vec<String>, Special), FlagError> {
+    fn read(line: &str) -> Result<Request, FlagError> {
         let words: Vec<String> = line.split(' ').filter(|word| !word.is_empty()).map(str::to_owned).collect();
         parse(&declared(), &words)
     }
 
+    fn run(line: &str) -> (Flags, Vec<String>) {
+        match read(line) {
+            Ok(Request::Run(flags, words)) => (flags, words),
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
     #[test]
     fn flags_and_words_mix() {
-        let (flags, rest, _) = read("a -qofile b --count 7 - --levels=x,y -s z -- -q --nosuch").unwrap();
+        let (flags, rest) = run("a -qofile b --count 7 - --levels=x,y -s z -- -q --nosuch");
         assert_eq!(rest, ["a", "b", "-", "-q", "--nosuch"]);
         assert!(flags.is_on("quiet") && flags.given("out") && !flags.given("timeout"));
         assert_eq!((flags.text("out"), flags.int("count")), ("file", 7));
         assert_eq!(flags.texts("levels"), ["x", "y", "z"]);
         assert_eq!(flags.duration("timeout"), Duration::from_secs(5));
-        assert!(!read("--quiet=false").unwrap().0.is_on("quiet"));
-        assert_eq!(read("-o=x").unwrap().0.text("out"), "x");
+        assert!(!run("--quiet=false").0.is_on("quiet"));
+        assert_eq!(run("-o=x").0.text("out"), "x");
     }
 
     #[test]
     fn help_and_completion_are_everywhere() {
-        assert_eq!(read("a -qh").unwrap().2, Special::Help);
-        assert_eq!(read("--help --nosuch").unwrap().2, Special::Help);
-        assert_eq!(read("--autocomplete=x").unwrap().2, Special::Complete("x".into()));
+        assert_eq!(read("a -qh").unwrap(), Request::Help);
+        assert_eq!(read("--help --nosuch").unwrap(), Request::Help);
+        assert_eq!(read("--autocomplete=x").unwrap(), Request::Complete("x".into()));
     }
 
     #[test]

@@ -1,30 +1,33 @@
 //! Completion of a partially typed line.
 
-use crate::command::{Command, Completing};
+use crate::command::Completing;
 use crate::flags::{Flag, FlagKind};
 
-/// Returns whole lines that complete the arguments typed so far.
-pub(crate) fn complete(command: &Command, typed: &str) -> Vec<String> {
-    let Some(complete) = &command.complete else {
-        return flag_names(command, typed);
-    };
-    let Some(argument) = argument(&command.flags, typed) else { return flag_names(command, typed) };
+/// Returns whole lines that complete the arguments of a command typed so far; `of` completes one argument.
+pub(crate) fn complete(
+    command: &str,
+    flags: &[Flag],
+    of: Option<&(dyn Fn(&Completing) -> Vec<String> + Send + Sync)>,
+    typed: &str,
+) -> Vec<String> {
+    let Some(complete) = of else { return flag_names(command, flags, typed) };
+    let Some(argument) = argument(flags, typed) else { return flag_names(command, flags, typed) };
     let begun = &typed[..typed.len() - argument.typed.len()];
     let mut found = complete(&argument);
     found.retain(|word| word.starts_with(&argument.typed));
     found.sort();
-    found.iter().map(|word| format!("{} {begun}{word}", command.name)).collect()
+    found.iter().map(|word| format!("{command} {begun}{word}")).collect()
 }
 
 /// Returns the flags whose names match, if one is being typed.
-fn flag_names(command: &Command, typed: &str) -> Vec<String> {
+fn flag_names(command: &str, flags: &[Flag], typed: &str) -> Vec<String> {
     let word = typed.rsplit(' ').next().unwrap_or_default();
     let Some(name) = word.strip_prefix("--").filter(|name| !name.contains('=')) else { return vec![] };
     let begun = &typed[..typed.len() - name.len()];
-    let mut names: Vec<&str> = command.flags.iter().map(|flag| flag.name).collect();
+    let mut names: Vec<&str> = flags.iter().map(|flag| flag.name).collect();
     names.retain(|flag| flag.starts_with(name) && *flag != name);
     names.sort_unstable();
-    names.iter().map(|name| format!("{} {begun}{name}", command.name)).collect()
+    names.iter().map(|name| format!("{command} {begun}{name}")).collect()
 }
 
 /// Returns the argument or value at the end of the text; `None` if a flag's name is being typed.
@@ -65,8 +68,7 @@ fn is_switch(flags: &[Flag], name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::command::{Call, Output};
+    use crate::{Call, Command, Flag, Output};
 
     fn command() -> Command {
         let nothing = |_: Call| async { Ok(Output::none()) };
@@ -82,7 +84,7 @@ mod tests {
 
     #[test]
     fn arguments_flags_and_their_values() {
-        let complete = |typed| complete(&command(), typed);
+        let complete = |typed| command().complete(typed);
         assert_eq!(complete("n"), ["db/get names", "db/get nodes"]);
         assert_eq!(complete("nodes no"), ["db/get nodes nodes"]);
         assert_eq!(complete("--delete r"), ["db/get --delete routes"]);
