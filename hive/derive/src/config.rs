@@ -52,18 +52,18 @@ pub(crate) fn config(input: DeriveInput) -> Result<TokenStream> {
         impl #generics ::std::default::Default for #ident #arguments #bounds {
             #[allow(unused_variables)]
             fn default() -> Self {
-                ::hive::config::__defaults(|values| ::std::result::Result::Ok(Self { #(#values),* }))
+                _hive::config::__defaults(|values| ::std::result::Result::Ok(Self { #(#values),* }))
             }
         }
         #[automatically_derived]
-        impl #generics ::hive::ConfigSpec for #ident #arguments #bounds {
-            fn flags() -> ::std::vec::Vec<::hive::config::Flag> {
+        impl #generics _hive::ConfigSpec for #ident #arguments #bounds {
+            fn flags() -> ::std::vec::Vec<_hive::config::Flag> {
                 ::std::vec![#(#flags),*]
             }
             #[allow(unused_variables)]
             fn from_values(
-                values: &::hive::config::Values<'_>,
-            ) -> ::std::result::Result<Self, ::hive::ConfigError> {
+                values: &_hive::config::Values<'_>,
+            ) -> ::std::result::Result<Self, _hive::ConfigError> {
                 let config = Self { #(#values),* };
                 #check
                 ::std::result::Result::Ok(config)
@@ -84,11 +84,11 @@ pub(crate) fn stub(input: &DeriveInput) -> TokenStream {
             }
         }
         #[automatically_derived]
-        impl #generics ::hive::ConfigSpec for #ident #arguments #bounds {
-            fn flags() -> ::std::vec::Vec<::hive::config::Flag> {
+        impl #generics _hive::ConfigSpec for #ident #arguments #bounds {
+            fn flags() -> ::std::vec::Vec<_hive::config::Flag> {
                 ::std::unreachable!()
             }
-            fn from_values(_: &::hive::config::Values<'_>) -> ::std::result::Result<Self, ::hive::ConfigError> {
+            fn from_values(_: &_hive::config::Values<'_>) -> ::std::result::Result<Self, _hive::ConfigError> {
                 ::std::unreachable!()
             }
         }
@@ -142,15 +142,15 @@ fn option(field: &Field, of_struct: &Struct) -> Result<(LitStr, TokenStream, Tok
     let ty = &field.ty;
     let (kind, expected, check, value) = match &options.parse {
         Some(what) => (
-            quote!(::hive::config::Kind::Parsed(#what)),
+            quote!(_hive::config::Kind::Parsed(#what)),
             quote!(::std::option::Option::None),
             quote_spanned!(ty.span()=> |value| value.parse::<#ty>().map(|_| ())),
             quote_spanned!(ty.span()=> values.parse::<#ty>(#name)?),
         ),
         None => (
-            quote_spanned!(ty.span()=> <#ty as ::hive::config::FlagValue>::KIND),
-            quote_spanned!(ty.span()=> <#ty as ::hive::config::FlagValue>::EXPECTED),
-            quote_spanned!(ty.span()=> |value| <#ty as ::hive::config::FlagValue>::take(value).map(|_| ())),
+            quote_spanned!(ty.span()=> <#ty as _hive::config::FlagValue>::KIND),
+            quote_spanned!(ty.span()=> <#ty as _hive::config::FlagValue>::EXPECTED),
+            quote_spanned!(ty.span()=> |value| <#ty as _hive::config::FlagValue>::take(value).map(|_| ())),
             quote_spanned!(ty.span()=> values.get::<#ty>(#name)?),
         ),
     };
@@ -165,7 +165,7 @@ fn option(field: &Field, of_struct: &Struct) -> Result<(LitStr, TokenStream, Tok
     let (hidden, file_only, aliases) = (options.hidden, options.file_only, &options.aliases);
     let (live, secret, joins) = (options.live, options.secret, options.joins);
     let flag = quote! {
-        ::hive::config::Flag {
+        _hive::config::Flag {
             name: #name,
             short: #short,
             kind: #kind,
@@ -257,14 +257,14 @@ fn default(field: &Field, options: &Options) -> Result<TokenStream> {
             }
             None => Ok(quote_spanned!(expr.span()=> {
                 let value: #ty = #expr;
-                <#ty as ::hive::config::FlagValue>::render(&value)
+                <#ty as _hive::config::FlagValue>::render(&value)
             })),
         },
         None if options.parse.is_some() => {
             Err(syn::Error::new_spanned(field, "with `parse` a default is required"))
         }
         None => Ok(quote_spanned!(ty.span()=>
-            ::std::string::String::from(<#ty as ::hive::config::FlagValue>::ZERO))),
+            ::std::string::String::from(<#ty as _hive::config::FlagValue>::ZERO))),
     }
 }
 

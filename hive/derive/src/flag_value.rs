@@ -23,11 +23,11 @@ pub(crate) fn flag_value(input: DeriveInput) -> Result<TokenStream> {
     let ident = &input.ident;
     Ok(quote! {
         #[automatically_derived]
-        impl #generics ::hive::config::FlagValue for #ident #arguments #bounds {
-            const KIND: ::hive::config::Kind = ::hive::config::Kind::Parsed(#expected);
+        impl #generics _hive::config::FlagValue for #ident #arguments #bounds {
+            const KIND: _hive::config::Kind = _hive::config::Kind::Parsed(#expected);
             const ZERO: &'static str = #zero;
             fn take(
-                value: &::hive::config::Parsed<'_>,
+                value: &_hive::config::Parsed<'_>,
             ) -> ::std::result::Result<Self, ::std::string::String> {
                 match value.text() {
                     #(#names => ::std::result::Result::Ok(Self::#variants),)*

@@ -1,9 +1,14 @@
 //! Derive macros of the hive: Params, Outputs, Object, Config, FlagValue, ShakuDeps.
 //!
 //! They are re-exported by the `hive` crate, whose documentation shows their use.
+//!
+//! Generated code refers to the library as `::hive`. In a crate that has it under another path, all of them take
+//! `#[hive(crate = "facade::hive")]` on the type; [`ShakuDeps`](derive@ShakuDeps), which refers to `::hive_shaku`, takes
+//! `#[hive_shaku(crate = "..")]`.
 
 mod config;
 mod flag_value;
+mod library;
 mod literal;
 mod object;
 mod params;
@@ -12,27 +17,40 @@ mod shaku;
 use proc_macro::TokenStream;
 use syn::{DeriveInput, parse_macro_input};
 
-fn expand(input: TokenStream, with: fn(DeriveInput) -> syn::Result<proc_macro2::TokenStream>) -> TokenStream {
+use crate::library::Library;
+
+const HIVE: Library = Library { name: "hive" };
+const SHAKU: Library = Library { name: "hive_shaku" };
+
+fn expand(
+    input: TokenStream,
+    library: Library,
+    with: fn(DeriveInput) -> syn::Result<proc_macro2::TokenStream>,
+) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
-    with(input).unwrap_or_else(|error| error.into_compile_error()).into()
+    let attributes = input.attrs.clone();
+    match with(input) {
+        Ok(code) => library.scope(&attributes, code).into(),
+        Err(error) => error.into_compile_error().into(),
+    }
 }
 
 /// Derives a single constructor parameter from a struct whose fields are parameters.
-#[proc_macro_derive(Params)]
+#[proc_macro_derive(Params, attributes(hive))]
 pub fn params(input: TokenStream) -> TokenStream {
-    expand(input, params::params)
+    expand(input, HIVE, params::params)
 }
 
 /// Derives a single constructor result from a struct whose fields are results.
-#[proc_macro_derive(Outputs)]
+#[proc_macro_derive(Outputs, attributes(hive))]
 pub fn outputs(input: TokenStream) -> TokenStream {
-    expand(input, params::outputs)
+    expand(input, HIVE, params::outputs)
 }
 
 /// Marks a type that a constructor may return bare: `fn() -> Foo` provides `Arc<Foo>`.
-#[proc_macro_derive(Object)]
+#[proc_macro_derive(Object, attributes(hive))]
 pub fn object(input: TokenStream) -> TokenStream {
-    expand(input, object::object)
+    expand(input, HIVE, object::object)
 }
 
 /// Derives the options of a struct from its fields. The doc comment of a field is its help text.
@@ -62,26 +80,30 @@ pub fn object(input: TokenStream) -> TokenStream {
 ///
 /// The struct implements [`Default`] as well: each option at its default, without `check`. It panics if a default is
 /// not of its option's type, which a hive reports when it is built.
-#[proc_macro_derive(Config, attributes(flag, config))]
+#[proc_macro_derive(Config, attributes(flag, config, hive))]
 pub fn config(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
-    let stub = config::stub(&input);
-    config::config(input)
-        .unwrap_or_else(|error| [error.into_compile_error(), stub].into_iter().collect())
-        .into()
+    let (attributes, stub) = (input.attrs.clone(), config::stub(&input));
+    match config::config(input) {
+        Ok(code) => HIVE.scope(&attributes, code).into(),
+        Err(error) => [error.into_compile_error(), HIVE.scope(&attributes, stub)]
+            .into_iter()
+            .collect::<proc_macro2::TokenStream>()
+            .into(),
+    }
 }
 
 /// Derives the type of an option from an enum. Each variant is one of the option's values, written as its name in lower
 /// case or as the name in `#[flag(name = "..")]`; for other texts the error lists these values. The first variant is
 /// the default of fields without one.
-#[proc_macro_derive(FlagValue, attributes(flag))]
+#[proc_macro_derive(FlagValue, attributes(flag, hive))]
 pub fn flag_value(input: TokenStream) -> TokenStream {
-    expand(input, flag_value::flag_value)
+    expand(input, HIVE, flag_value::flag_value)
 }
 
 /// Derives the dependencies of a shaku component, for `hive_shaku::Shaku`: read from the same `#[shaku(inject)]`
 /// attributes that shaku's own derive reads. `Arc<I>`, `Vec<Arc<I>>` and `HashMap<K, Arc<I>>` are supported.
-#[proc_macro_derive(ShakuDeps, attributes(shaku))]
+#[proc_macro_derive(ShakuDeps, attributes(shaku, hive_shaku))]
 pub fn shaku_deps(input: TokenStream) -> TokenStream {
-    expand(input, shaku::shaku_deps)
+    expand(input, SHAKU, shaku::shaku_deps)
 }

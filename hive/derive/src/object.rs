@@ -9,6 +9,6 @@ pub(crate) fn object(input: DeriveInput) -> Result<TokenStream> {
     let ident = &input.ident;
     Ok(quote! {
         #[automatically_derived]
-        impl #generics ::hive::Object for #ident #arguments #bounds {}
+        impl #generics _hive::Object for #ident #arguments #bounds {}
     })
 }

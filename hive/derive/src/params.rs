@@ -31,12 +31,12 @@ pub(crate) fn params(input: DeriveInput) -> Result<TokenStream> {
     let [deps, cx] = arguments_for(fields, ["deps", "cx"]);
     Ok(quote! {
         #[automatically_derived]
-        impl #generics ::hive::Param for #ident #arguments #bounds {
-            fn deps(#deps: &mut ::hive::constructor::Deps) {
-                #(<#types as ::hive::Param>::deps(deps);)*
+        impl #generics _hive::Param for #ident #arguments #bounds {
+            fn deps(#deps: &mut _hive::constructor::Deps) {
+                #(<#types as _hive::Param>::deps(deps);)*
             }
-            fn extract(#cx: &mut ::hive::constructor::Cx<'_>) -> ::std::result::Result<Self, ::hive::constructor::Absent> {
-                ::std::result::Result::Ok(Self { #(#names: <#types as ::hive::Param>::extract(cx)?),* })
+            fn extract(#cx: &mut _hive::constructor::Cx<'_>) -> ::std::result::Result<Self, _hive::constructor::Absent> {
+                ::std::result::Result::Ok(Self { #(#names: <#types as _hive::Param>::extract(cx)?),* })
             }
         }
     })
@@ -51,12 +51,12 @@ pub(crate) fn outputs(input: DeriveInput) -> Result<TokenStream> {
     let [outs, sink] = arguments_for(fields, ["outs", "sink"]);
     Ok(quote! {
         #[automatically_derived]
-        impl #generics ::hive::Outputs for #ident #arguments #bounds {
-            fn keys(#outs: &mut ::hive::constructor::Outs) {
-                #(<#types as ::hive::Outputs>::keys(outs);)*
+        impl #generics _hive::Outputs for #ident #arguments #bounds {
+            fn keys(#outs: &mut _hive::constructor::Outs) {
+                #(<#types as _hive::Outputs>::keys(outs);)*
             }
-            fn emit(self, #sink: &mut ::hive::constructor::Sink) -> ::hive::__private::anyhow::Result<()> {
-                #(<#types as ::hive::Outputs>::emit(self.#names, sink)?;)*
+            fn emit(self, #sink: &mut _hive::constructor::Sink) -> _hive::__private::anyhow::Result<()> {
+                #(<#types as _hive::Outputs>::emit(self.#names, sink)?;)*
                 ::std::result::Result::Ok(())
             }
         }

@@ -13,8 +13,8 @@ pub(crate) fn shaku_deps(input: DeriveInput) -> Result<TokenStream> {
     let ident = &input.ident;
     Ok(quote! {
         #[automatically_derived]
-        impl #generics ::hive_shaku::ShakuDeps for #ident #arguments #bounds {
-            fn deps() -> ::std::vec::Vec<::hive_shaku::Dep> {
+        impl #generics _hive_shaku::ShakuDeps for #ident #arguments #bounds {
+            fn deps() -> ::std::vec::Vec<_hive_shaku::Dep> {
                 ::std::vec![#(#deps),*]
             }
         }
@@ -30,17 +30,17 @@ fn is_injected(field: &Field) -> bool {
 fn dependency(field: &Field) -> Result<TokenStream> {
     let ty = &field.ty;
     if let Some([interface]) = arguments(ty, "Arc").as_deref() {
-        return Ok(quote!(::hive_shaku::Dep::one::<#interface>()));
+        return Ok(quote!(_hive_shaku::Dep::one::<#interface>()));
     }
     if let Some([member]) = arguments(ty, "Vec").as_deref()
         && let Some([interface]) = arguments(member, "Arc").as_deref()
     {
-        return Ok(quote!(::hive_shaku::Dep::all::<#interface>()));
+        return Ok(quote!(_hive_shaku::Dep::all::<#interface>()));
     }
     if let Some([key, member]) = arguments(ty, "HashMap").as_deref()
         && let Some([interface]) = arguments(member, "Arc").as_deref()
     {
-        return Ok(quote!(::hive_shaku::Dep::map::<#key, #interface>()));
+        return Ok(quote!(_hive_shaku::Dep::map::<#key, #interface>()));
     }
     Err(syn::Error::new_spanned(ty, "injected fields are `Arc<I>`, `Vec<Arc<I>>` or `HashMap<K, Arc<I>>`"))
 }

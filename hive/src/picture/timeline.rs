@@ -43,6 +43,7 @@ pub struct Span {
 
 /// A kind of step.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Step {
     /// A constructor or invocation.
     Construct,

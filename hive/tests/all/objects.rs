@@ -325,3 +325,63 @@ async fn a_result_with_fewer_values_than_declared_is_named() {
     assert!(error.contains("new_liar"), "{error}");
     assert!(error.contains("its result gives 0 values and declares 1"), "{error}");
 }
+
+/// The library under another path, as a facade has it. Its trait in the place of hive's shows that derives use the path.
+mod facade {
+    pub(crate) mod inner {
+        pub(crate) use hive::*;
+
+        pub(crate) trait Object {}
+    }
+}
+
+#[derive(hive::Object)]
+#[hive(crate = "facade::inner")]
+struct Foreign;
+
+#[derive(hive::Object)]
+#[hive(crate = "hive")]
+struct Greeter(String);
+
+#[derive(hive::config::FlagValue, Clone, Debug)]
+#[hive(crate = "facade::inner")]
+enum Tone {
+    Kind,
+    Curt,
+}
+
+#[derive(hive::Config, Clone, Debug)]
+#[hive(crate = "facade::inner")]
+struct Manners {
+    /// The tone of greetings
+    #[flag(default = "curt")]
+    tone: Tone,
+}
+
+#[derive(hive::Params)]
+#[hive(crate = "facade::inner")]
+struct Needs {
+    manners: Config<Manners>,
+}
+
+#[derive(hive::Outputs)]
+#[hive(crate = "facade::inner")]
+struct Gives {
+    greeter: Greeter,
+}
+
+#[tokio::test]
+async fn derives_work_where_the_library_has_another_path() {
+    fn is_of_the_facade<T: facade::inner::Object>(_: &T) {}
+    is_of_the_facade(&Foreign);
+
+    let new = |Needs { manners }: Needs| Gives {
+        greeter: Greeter(match manners.tone {
+            Tone::Kind => "welcome".to_owned(),
+            Tone::Curt => "hi".to_owned(),
+        }),
+    };
+    let hive = started([config::<Manners>(), provide(new), invoke(|_: Arc<Greeter>| ())]).await;
+    assert_eq!(hive.get::<Greeter>().0, "hi");
+    hive.finish().await;
+}

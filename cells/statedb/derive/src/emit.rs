@@ -4,18 +4,29 @@ use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{DeriveInput, Field, Ident, Type};
+use syn::{Attribute, DeriveInput, Field, Ident, Type};
 
 use crate::shape::{Items, Key, place_of, text};
-use crate::spec::{Column, IndexField, Spec, ident};
+use crate::spec::{Column, IndexField, Spec, ident, library};
+
+/// Returns the code with the library in scope, as `_statedb`: all generated code uses it by this alias.
+pub(crate) fn scope(attributes: &[Attribute], code: &TokenStream) -> TokenStream {
+    let library = library(attributes);
+    quote! {
+        const _: () = {
+            use #library as _statedb;
+            #code
+        };
+    }
+}
 
 pub(crate) fn table(spec: &Spec<'_>) -> TokenStream {
     let (row, name) = (spec.ident, &spec.name);
     let primary_name = spec.primary_name.iter().map(|name| quote!(const PRIMARY: &'static str = #name;));
     let insertable = spec.insertable.iter().map(|span| {
         quote_spanned! {*span=>
-            const FROM_VALUE: ::std::option::Option<::statedb::FromValue<Self>> =
-                ::std::option::Option::Some(::statedb::__private::from_value::<Self>);
+            const FROM_VALUE: ::std::option::Option<_statedb::FromValue<Self>> =
+                ::std::option::Option::Some(_statedb::__private::from_value::<Self>);
         }
     });
     let key_types = spec.primary.iter().map(|field| key_type(&field.ty));
@@ -33,9 +44,9 @@ pub(crate) fn table(spec: &Spec<'_>) -> TokenStream {
     let display = spec.display.then(|| {
         // A macro, because only `statedb` knows which of its features are on.
         quote! {
-            ::statedb::__display! {
+            _statedb::__display! {
                 #[automatically_derived]
-                impl ::statedb::TableDisplay for #row {
+                impl _statedb::TableDisplay for #row {
                     #(#insertable)*
                     fn columns() -> &'static [&'static str] {
                         &[#(#headings),*]
@@ -49,7 +60,7 @@ pub(crate) fn table(spec: &Spec<'_>) -> TokenStream {
     });
     quote! {
         #[automatically_derived]
-        impl ::statedb::TableSpec for #row {
+        impl _statedb::TableSpec for #row {
             const NAME: &'static str = #name;
             #(#primary_name)*
             #unique
@@ -78,7 +89,7 @@ pub(crate) fn stub(input: &DeriveInput) -> TokenStream {
     let row = &input.ident;
     quote! {
         #[automatically_derived]
-        impl #generics ::statedb::TableSpec for #row #arguments #bounds {
+        impl #generics _statedb::TableSpec for #row #arguments #bounds {
             const NAME: &'static str = "";
             type Key<'a> = u32;
             fn key(&self) -> u32 {
@@ -86,9 +97,9 @@ pub(crate) fn stub(input: &DeriveInput) -> TokenStream {
             }
         }
 
-        ::statedb::__display! {
+        _statedb::__display! {
             #[automatically_derived]
-            impl #generics ::statedb::TableDisplay for #row #arguments #bounds {
+            impl #generics _statedb::TableDisplay for #row #arguments #bounds {
                 fn columns() -> &'static [&'static str] {
                     ::std::unreachable!()
                 }
@@ -118,7 +129,7 @@ fn indexes(spec: &Spec<'_>) -> TokenStream {
     let own = spec.indexes.iter().map(|index| constant_name(index.field));
     let more = &spec.more_indexes;
     quote! {
-        fn indexes() -> ::std::vec::Vec<::statedb::IndexDef<Self>> {
+        fn indexes() -> ::std::vec::Vec<_statedb::IndexDef<Self>> {
             ::std::vec![#(Self::#own.def(),)* #(#more.def()),*]
         }
     }
@@ -127,7 +138,7 @@ fn indexes(spec: &Spec<'_>) -> TokenStream {
 fn cell(column: &Column<'_>) -> TokenStream {
     let (field, ty) = (ident(column.field), &column.field.ty);
     match &column.with {
-        Some(with) => quote_spanned!(with.span()=> ::statedb::__private::shown(&self.#field, #with)),
+        Some(with) => quote_spanned!(with.span()=> _statedb::__private::shown(&self.#field, #with)),
         None => text(ty, quote!(&self.#field)),
     }
 }
@@ -190,7 +201,7 @@ fn constant(index: &IndexField<'_>) -> TokenStream {
     let by = indexed(index);
     let span = place_of(by);
     let (key, borrowed) = match Key::of(by) {
-        _ if index.lpm => (quote!(::statedb::Lpm<#by>), false),
+        _ if index.lpm => (quote!(_statedb::Lpm<#by>), false),
         Key::Text => (quote_spanned!(span=> str), true),
         Key::Bytes => (quote_spanned!(span=> [u8]), true),
         Key::Value(ty) | Key::Other(ty) => (quote!(#ty), false),
@@ -208,7 +219,7 @@ fn constant(index: &IndexField<'_>) -> TokenStream {
         }
     };
     quote! {
-        const #constant: ::statedb::Index<Self, #key> = ::statedb::Index::#new(#name, |row, keys| #add);
+        const #constant: _statedb::Index<Self, #key> = _statedb::Index::#new(#name, |row, keys| #add);
     }
 }
 
@@ -252,12 +263,12 @@ fn queries(spec: &Spec<'_>) -> TokenStream {
             queries.extend(quote! {
                 #[doc = #doc]
                 #[must_use]
-                #vis fn #function(#declared) -> ::statedb::Query<Self> {
-                    ::statedb::Query::primary(#primary)
+                #vis fn #function(#declared) -> _statedb::Query<Self> {
+                    _statedb::Query::primary(#primary)
                 }
             });
             if let Key::Text = Key::of(&field.ty) {
-                let start = quote!(::statedb::Prefix::primary(start));
+                let start = quote!(_statedb::Prefix::primary(start));
                 queries.extend(prefix(spec, field, &start));
             }
         }
@@ -289,7 +300,7 @@ fn by_index(spec: &Spec<'_>, index: &IndexField<'_>) -> TokenStream {
     quote! {
         #[doc = #doc]
         #[must_use]
-        #vis fn #function(#declared) -> ::statedb::Query<Self> {
+        #vis fn #function(#declared) -> _statedb::Query<Self> {
             Self::#constant.query(#reference)
         }
         #start
@@ -301,19 +312,19 @@ fn covering(spec: &Spec<'_>, index: &IndexField<'_>) -> TokenStream {
     let (vis, function, constant) = (spec.vis, function_name(index.field), constant_name(index.field));
     let inside = format_ident!("{function}_inside");
     let by = indexed(index);
-    let key = quote!(impl ::statedb::PrefixKey<Space = <#by as ::statedb::PrefixKey>::Space>);
+    let key = quote!(impl _statedb::PrefixKey<Space = <#by as _statedb::PrefixKey>::Space>);
     let name = ident(index.field).unraw();
     let longest = format!("The rows of the longest `{name}` that covers this address or prefix.");
     let all = format!("The rows whose `{name}` is inside this prefix, or the same.");
     quote! {
         #[doc = #longest]
         #[must_use]
-        #vis fn #function(covered: #key) -> ::statedb::Query<Self> {
+        #vis fn #function(covered: #key) -> _statedb::Query<Self> {
             Self::#constant.query(&covered)
         }
         #[doc = #all]
         #[must_use]
-        #vis fn #inside(prefix: #key) -> ::statedb::Prefix<Self> {
+        #vis fn #inside(prefix: #key) -> _statedb::Prefix<Self> {
             Self::#constant.prefix(&prefix)
         }
     }
@@ -325,7 +336,7 @@ fn prefix(spec: &Spec<'_>, field: &Field, query: &TokenStream) -> TokenStream {
     quote! {
         #[doc = #doc]
         #[must_use]
-        #vis fn #function(start: &str) -> ::statedb::Prefix<Self> {
+        #vis fn #function(start: &str) -> _statedb::Prefix<Self> {
             #query
         }
     }
@@ -339,8 +350,8 @@ fn by_primary(spec: &Spec<'_>, fields: &[&Field]) -> TokenStream {
     let mut queries = quote! {
         /// Queries the row with this primary key.
         #[must_use]
-        #vis fn by_primary(#(#declared),*) -> ::statedb::Query<Self> {
-            ::statedb::Query::primary((#(#keys),*))
+        #vis fn by_primary(#(#declared),*) -> _statedb::Query<Self> {
+            _statedb::Query::primary((#(#keys),*))
         }
     };
     // Hygienic, so that no parameter named after a field shadows it.
@@ -358,12 +369,42 @@ fn by_primary(spec: &Spec<'_>, fields: &[&Field]) -> TokenStream {
         queries.extend(quote! {
             #[doc = #doc]
             #[must_use]
-            #vis fn #function(#(#declared),*) -> ::statedb::Prefix<Self> {
-                let mut #buffer = ::statedb::KeyBuf::new();
-                #(::statedb::IndexKey::encode(&#keys, &mut #buffer);)*
-                ::statedb::Prefix::raw_primary(#buffer)
+            #vis fn #function(#(#declared),*) -> _statedb::Prefix<Self> {
+                let mut #buffer = _statedb::KeyBuf::new();
+                #(_statedb::IndexKey::encode(&#keys, &mut #buffer);)*
+                _statedb::Prefix::raw_primary(#buffer)
             }
         });
     }
     queries
+}
+
+#[cfg(test)]
+mod tests {
+    use syn::parse_quote;
+
+    use super::*;
+
+    #[test]
+    fn generated_code_uses_the_library_by_the_path_that_is_given() {
+        let input: DeriveInput = parse_quote! {
+            #[table(name = "routes", primary(table, dst), insertable, crate = "facade::tables")]
+            struct Route {
+                table: u32,
+                dst: IpNetwork,
+                #[index(lpm)]
+                cidr: IpNetwork,
+                #[index(multi)]
+                names: Vec<String>,
+                #[column(with = shown)]
+                other: Option<u8>,
+            }
+        };
+        let spec = Spec::of(&input).map_err(|error| error.to_string()).unwrap();
+        for code in [scope(&input.attrs, &table(&spec)), scope(&input.attrs, &stub(&input))] {
+            let code = code.to_string();
+            assert!(code.contains("use facade :: tables as _statedb ;"), "{code}");
+            assert!(!code.contains(":: statedb"), "{code}");
+        }
+    }
 }

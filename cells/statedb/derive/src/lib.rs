@@ -19,6 +19,7 @@ use syn::{DeriveInput, parse_macro_input};
 ///   [below](#on-fields)
 /// - `index(BY_FLAGS)`: an index that is declared by hand, an `Index` in scope; several are separated by commas
 /// - `insertable`: tools may insert rows (`AnyTable::edit`); the struct implements `Deserialize`
+/// - `crate = "facade::statedb"`: the path to the library, in a crate that has it under another one than `::statedb`
 /// - `no_display`: no `TableDisplay`, for a table that is never listed for tools; the struct need not implement
 ///   `Serialize`
 ///
@@ -47,11 +48,12 @@ use syn::{DeriveInput, parse_macro_input};
 #[proc_macro_derive(Table, attributes(table, primary, index, column))]
 pub fn table(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
-    match spec::Spec::of(&input) {
-        Ok(spec) => emit::table(&spec).into(),
-        Err(error) => [error.into_compile_error(), emit::stub(&input)]
-            .into_iter()
-            .collect::<proc_macro2::TokenStream>()
-            .into(),
-    }
+    let expanded = match spec::Spec::of(&input) {
+        Ok(spec) => emit::scope(&input.attrs, &emit::table(&spec)),
+        Err(error) => {
+            let stub = emit::scope(&input.attrs, &emit::stub(&input));
+            [error.into_compile_error(), stub].into_iter().collect()
+        }
+    };
+    expanded.into()
 }

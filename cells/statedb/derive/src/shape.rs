@@ -117,17 +117,17 @@ pub(crate) fn text(ty: &Type, place: TokenStream) -> TokenStream {
         }
         Some(Items::List(item)) => {
             let item = text(item, quote_spanned!(span=> item));
-            quote_spanned!(span=> ::statedb::__private::joined((#place).iter().map(|item| #item)))
+            quote_spanned!(span=> _statedb::__private::joined((#place).iter().map(|item| #item)))
         }
         Some(Items::Map(key, value)) => {
             let (key, value) =
                 (text(key, quote_spanned!(span=> key)), text(value, quote_spanned!(span=> value)));
-            quote_spanned!(span=> ::statedb::__private::joined(
+            quote_spanned!(span=> _statedb::__private::joined(
                 (#place).iter().map(|(key, value)| ::std::format!("{}={}", #key, #value))
             ))
         }
         Some(Items::Unordered(_) | Items::UnorderedMap(_)) | None => {
-            quote_spanned!(span=> ::statedb::__private::column(#place))
+            quote_spanned!(span=> _statedb::__private::column(#place))
         }
     }
 }

@@ -57,6 +57,7 @@ struct TableArguments {
     more_indexes: Vec<Path>,
     insertable: Option<Span>,
     no_display: Option<Span>,
+    library: Option<Path>,
 }
 
 /// Errors that are reported together.
@@ -157,6 +158,13 @@ fn refuse(attributes: &[Attribute], name: &str, place: &str, faults: &mut Faults
     }
 }
 
+/// Returns the path to the library: that of `#[table(crate = "..")]`, or the usual one.
+pub(crate) fn library(attributes: &[Attribute]) -> Path {
+    // `Spec::of` reports the faults.
+    let arguments = TableArguments::of(attributes, &mut Faults::default());
+    arguments.library.unwrap_or_else(|| syn::parse_quote!(::statedb))
+}
+
 impl TableArguments {
     fn of(attributes: &[Attribute], faults: &mut Faults) -> Self {
         let mut arguments = TableArguments::default();
@@ -169,6 +177,9 @@ impl TableArguments {
     fn add(&mut self, item: Item, input: ParseStream<'_>) -> Result<()> {
         match &item {
             Item::Word(word) if word == "name" => self.name = Some(value(input)?),
+            Item::Word(word) if word == "crate" => {
+                self.library = Some(value::<LitStr>(input)?.parse_with(Path::parse_mod_style)?);
+            }
             Item::Word(word) if word == "primary" => self.primary(word.span(), input)?,
             Item::Word(word) if word == "insertable" => self.insertable = Some(word.span()),
             Item::Word(word) if word == "no_display" => self.no_display = Some(word.span()),
@@ -181,7 +192,7 @@ impl TableArguments {
                 return Err(unknown(
                     "table",
                     item,
-                    &["name", "primary", "index", "insertable", "no_display"],
+                    &["name", "primary", "index", "insertable", "no_display", "crate"],
                 ));
             }
         }

@@ -327,3 +327,34 @@ mod by_hand {
         });
     }
 }
+
+/// The library under another path, as a facade has it. Its trait in the place of statedb's shows that the derive uses the
+/// path.
+mod facade {
+    pub(crate) mod tables {
+        pub(crate) use statedb::*;
+
+        pub(crate) trait TableDisplay {
+            fn columns() -> &'static [&'static str];
+            fn row(&self) -> Vec<String>;
+        }
+    }
+}
+
+#[derive(Clone, Debug, Table)]
+#[table(name = "foreign", crate = "facade::tables")]
+struct Foreign {
+    #[primary]
+    id: u32,
+    #[index]
+    name: String,
+}
+
+#[test]
+fn the_derive_works_where_the_library_has_another_path() {
+    assert_eq!(<Foreign as facade::tables::TableDisplay>::columns(), ["Id", "Name"]);
+    let table: RwTable<Foreign> = Db::new().table().unwrap();
+    let (_, snapshot) = table.transact(|w| w.insert(Foreign { id: 1, name: "a".to_owned() }));
+    let row = table.get(&snapshot, Foreign::by_name("a")).unwrap();
+    assert_eq!(facade::tables::TableDisplay::row(&**row), ["1", "a"]);
+}
