@@ -20,6 +20,7 @@ use maps::FamilyConfig;
 use metrics::Metrics;
 use node_manager::testing::{Nodes, given, node};
 use node_manager::{Node, NodeSource};
+use rustix::time::{ClockId, clock_gettime};
 use socket2::{Domain, Protocol, Socket, Type};
 use statedb::Table;
 use status::Collector;
@@ -523,6 +524,50 @@ fn switched_off_it_does_nothing() {
         assert_eq!(status.cluster, None);
         assert!(world.run(|| std::net::TcpStream::connect((OWN, PORT))).is_err());
         assert!(!run.join("health.sock").exists());
+        hive.stop().await;
+    });
+}
+
+/// Nodes with two families and health endpoints have four addresses, each of which is probed once in a cycle.
+#[test]
+fn probing_5000_nodes_takes_less_than_a_hundredth_of_a_core() {
+    const NODES: u32 = 500;
+    const ADDRESSES: f64 = 4.0 * 5000.0;
+    const BASE_SECONDS: f64 = 60.0;
+    const ROUNDS: usize = 3;
+    require_root!();
+    in_sandbox(async |sandbox, world| {
+        // Every address of the range answers.
+        world.ip("route add local 10.77.0.0/16 dev lo").unwrap();
+        sandbox.host().ip(&format!("route add 10.77.0.0/16 via {GOOD}")).unwrap();
+        let _peers = Peer::start(world, Ipv4Addr::UNSPECIFIED.into(), HELLO);
+        let nodes = (1..=NODES).map(|at| {
+            let ip = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 77, 0, 0)) + at).to_string();
+            node(&format!("peer{at}"), &[&ip], &[])
+        });
+        let run = sandbox.run_dir();
+        let mut hive = hive(&run, nodes.collect());
+        hive.start().await;
+        let socket = run.join("health.sock");
+        hive.until("the API answers", || std::os::unix::net::UnixStream::connect(&socket).is_ok()).await;
+        let mut cheapest = f64::MAX;
+        for _ in 0..ROUNDS {
+            // That of this thread, which runs the hive and no peer.
+            let begin = clock_gettime(ClockId::ThreadCPUTime);
+            let (status, _) = request(&run, "PUT", "/v1beta/status/probe").await;
+            let took = clock_gettime(ClockId::ThreadCPUTime) - begin;
+            assert_eq!(status, 200);
+            let took = Duration::new(took.tv_sec.try_into().unwrap(), took.tv_nsec.try_into().unwrap());
+            cheapest = cheapest.min(took.as_secs_f64() / f64::from(NODES));
+        }
+        assert!(rows(&hive).iter().all(|row| matches!(row.host[0].http, Some(Ok(_)))), "all have answered");
+        let share = cheapest * ADDRESSES / (BASE_SECONDS * (1.0 + ADDRESSES).ln());
+        println!(
+            "a probe takes {:.0} us, those of 5,000 nodes {:.2} % of a core",
+            cheapest * 1e6,
+            share * 100.0
+        );
+        assert!(share <= 0.01, "{:.2} % of a core, {:.0} us a probe", share * 100.0, cheapest * 1e6);
         hive.stop().await;
     });
 }
