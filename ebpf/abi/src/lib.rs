@@ -44,6 +44,7 @@ pub mod signal;
 pub mod slot;
 pub mod snat;
 mod sock_config;
+mod subnet;
 pub mod trace;
 
 pub use address::{
@@ -71,3 +72,4 @@ pub use node_config::{NodeConfig, vlan_filter};
 pub use pod::Pod;
 pub use policy::{PolicyEntry, PolicyKey, PolicyStatsKey, PolicyStatsValue, policy_flag, policy_match};
 pub use sock_config::SockConfig;
+pub use subnet::{NO_SUBNET, SubnetKey};

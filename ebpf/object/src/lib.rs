@@ -193,7 +193,7 @@ const _: () = {
 };
 
 /// Maps that the programs share with the agent and with tools, by their pinned names. Those that begin with `ep_` are our own.
-pub const MAPS: [&str; 41] = [
+pub const MAPS: [&str; 42] = [
     "cilium_lxc",
     "cilium_ipcache_v2",
     "cilium_metrics",
@@ -227,6 +227,7 @@ pub const MAPS: [&str; 41] = [
     "cilium_ipmasq_v6",
     "cilium_auth_map",
     "cilium_node_map_v2",
+    "cilium_subnet_map",
     "cilium_runtime_config",
     "cilium_ratelimit",
     "cilium_devices",

@@ -78,7 +78,8 @@ pub(crate) static NODE_CONFIG: NodeConfig = NodeConfig {
     nat46x64_gateway: 0,
     vlan_filter: 0,
     vlans: [0; NodeConfig::VLANS],
-    unused: [0; 6],
+    hybrid: 0,
+    unused: [0; 5],
 };
 
 /// Reads a field of [`NODE_CONFIG`]. By its own address, so that the verifier sees a constant; volatile, so that the

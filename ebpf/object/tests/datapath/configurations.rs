@@ -59,7 +59,7 @@ const SWITCHES: [Switch; 32] = [
 /// A configuration as nodes have it: a name and what differs from the default.
 type Named = (&'static str, fn(&mut NodeConfig));
 
-const NAMED: [Named; 51] = [
+const NAMED: [Named; 53] = [
     ("default", |_| {}),
     ("host-routing", |c| c.host_routing = 1),
     ("ipv4-only", |c| c.enable_ipv6 = 0),
@@ -89,6 +89,13 @@ const NAMED: [Named; 51] = [
     ("silent", |c| (c.trace_notify, c.drop_notify) = (0, 0)),
     ("tunnel", |c| (c.tunnel, c.tunnel_ifindex, c.tunnel_port) = (1, 7, 8472u16.to_be())),
     ("tunnel-without-device", |c| c.tunnel = 1),
+    ("hybrid", |c| (c.tunnel, c.tunnel_ifindex, c.hybrid) = (1, 7, 1)),
+    ("hybrid-everything", |c| {
+        (c.tunnel, c.tunnel_ifindex, c.hybrid, c.nodeport, c.host_routing) = (1, 7, 1, 1, 1);
+        (c.masquerade_ipv4, c.masquerade_ipv6, c.snat_min_port) = (1, 1, 32768);
+        (c.host_firewall, c.sctp, c.extended_protocols, c.ct_accounting) = (1, 1, 1, 1);
+        (c.policy_deny_response, c.ip_masq_agent, c.monitor_aggregation) = (1, 1, aggregation::NONE);
+    }),
     ("tunnel-ipv4-only", |c| (c.tunnel, c.tunnel_ifindex, c.enable_ipv6) = (1, 7, 0)),
     ("tunnel-endpoint-routes", |c| {
         (c.tunnel, c.tunnel_ifindex, c.endpoint_routes, c.redirect_peer) = (1, 7, 1, 0);

@@ -11,7 +11,8 @@ use datapath_abi::signal::AuthKey;
 use datapath_abi::{
     DeviceValue, EP_CONFIG_ENTRIES, EndpointConfig, EndpointInfo, EndpointKey, IpcacheKey,
     MAGLEV_TEMPLATE_SIZE, MetricsKey, NodeConfig, NodeKey, NodeValue, Pod as Plain, PolicyEntry, PolicyKey,
-    RemoteEndpointInfo, ep_flag, identity, ipv4_word, ipv6_words, lxc_flag, mac_word, mark, runtime_config,
+    RemoteEndpointInfo, SubnetKey, ep_flag, identity, ipv4_word, ipv6_words, lxc_flag, mac_word, mark,
+    runtime_config,
 };
 use datapath_object::{CALLS, NODE_CONFIG, PROGRAMS};
 use std::collections::BTreeMap;
@@ -300,6 +301,15 @@ impl Datapath {
         let key = lpm_trie::Key::new(IpcacheKey::STATIC_BITS + u32::from(bits), data);
         let mut ipcache = LpmTrie::<_, [u8; 20], [u8; 24]>::try_from(self.map("cilium_ipcache_v2")?)?;
         Ok(ipcache.insert(&key, bytes::<_, 24>(row), 0)?)
+    }
+
+    /// Adds a subnet to a group of the topology.
+    pub(crate) fn set_subnet(&mut self, ip: IpAddr, bits: u8, group: u32) -> Result<()> {
+        let mut data = [0; 20];
+        data.copy_from_slice(&SubnetKey::new(ip, bits).as_bytes()[4..]);
+        let key = lpm_trie::Key::new(SubnetKey::STATIC_BITS + u32::from(bits), data);
+        let mut subnets = LpmTrie::<_, [u8; 20], u32>::try_from(self.map("cilium_subnet_map")?)?;
+        Ok(subnets.insert(&key, group, 0)?)
     }
 
     /// Says that a device's packets have no Ethernet header.

@@ -489,6 +489,32 @@ fn ranges_of_the_agent_are_not_masqueraded() -> Result<()> {
     Ok(())
 }
 
+/// With `routing-mode=hybrid`: receivers know a pod that is routed natively by its address alone.
+#[test]
+fn packets_within_a_group_of_subnets_are_not_masqueraded() -> Result<()> {
+    test_kit::require_root!();
+    for (remote_node_masquerade, is_node) in [(0, false), (0, true), (1, true)] {
+        for family in FAMILIES {
+            let config = NodeConfig { hybrid: 1, tunnel: 1, remote_node_masquerade, ..config() };
+            let mut node = Node::with(family, &config)?;
+            let (pod, peer) = (node.pod(40000), node.peer());
+            if is_node {
+                node.datapath.set_identity(peer.ip(), identity::REMOTE_NODE)?;
+            }
+            node.datapath.set_subnet(pod.ip(), 24, 1)?;
+            node.datapath.set_subnet(peer.ip(), 24, 2)?;
+            node.translated(pod, peer, UDP)?;
+            node.datapath.set_subnet(peer.ip(), 24, 1)?;
+            if remote_node_masquerade == 0 {
+                node.unchanged(&segment(pod, peer, UDP, 0), "within a group")?;
+            } else {
+                node.translated(pod, peer, UDP)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A client outside that reaches the pod by its own address expects replies from it.
 #[test]
 fn replies_of_a_pod_keep_its_address() -> Result<()> {

@@ -129,6 +129,66 @@ fn a_row_may_skip_the_tunnel_but_for_replies_to_what_came_by_it() -> Result<()> 
     Ok(())
 }
 
+/// The verdict is [`PASS`] for the routes of the node, [`REDIRECT`] for the tunnel.
+#[test]
+fn packets_of_pods_within_a_group_of_subnets_skip_the_tunnel() -> Result<()> {
+    test_kit::require_root!();
+    let mut datapath = node(&NodeConfig { hybrid: 1, ..tunnel_config() }, 0)?;
+    let verdicts = |datapath: &Datapath| -> Result<Vec<u32>> {
+        let sent = LOCAL.into_iter().zip(REMOTE).map(|(local, remote)| {
+            Ok(datapath.sends(&ip(local, remote, UDP, &udp_ports(4000, 5000)))?.verdict)
+        });
+        sent.collect()
+    };
+    assert_eq!(verdicts(&datapath)?, [REDIRECT; 2], "without a topology");
+    for remote in REMOTE {
+        datapath.set_subnet(remote, if remote.is_ipv4() { 16 } else { 32 }, 1)?;
+    }
+    assert_eq!(verdicts(&datapath)?, [REDIRECT; 2], "only receivers are in a subnet");
+    for local in LOCAL {
+        datapath.set_subnet(local, if local.is_ipv4() { 24 } else { 64 }, 1)?;
+    }
+    assert_eq!(verdicts(&datapath)?, [PASS; 2]);
+    // Packets that the host routes to cilium_host would loop without the tunnel.
+    for (host, remote) in [IpAddr::V4(HOST_V4), HOST_V6.into()].into_iter().zip(REMOTE) {
+        datapath.set_subnet(host, 8, 1)?;
+        let packet = ip(host, remote, UDP, &udp_ports(4000, 5000));
+        let outcome = datapath.run_with(FROM_HOST, &packet, Incoming::of_host())?;
+        assert_eq!(outcome.verdict, REDIRECT, "{host}");
+    }
+    // The longest prefix decides: these receivers are in a subnet of their own.
+    datapath.set_subnet(REMOTE_V4.into(), 24, 2)?;
+    datapath.set_subnet(REMOTE_V6.into(), 64, 2)?;
+    assert_eq!(verdicts(&datapath)?, [REDIRECT; 2]);
+
+    let mut off = node(&tunnel_config(), 0)?;
+    for ip in LOCAL.into_iter().chain(REMOTE) {
+        off.set_subnet(ip, 8, 1)?;
+    }
+    assert_eq!(verdicts(&off)?, [REDIRECT; 2], "the control: routing-mode=tunnel");
+    Ok(())
+}
+
+/// A connection that came by the tunnel stays there: its client's node may not know the topology yet.
+#[test]
+fn replies_to_packets_of_the_tunnel_stay_in_it_within_a_group() -> Result<()> {
+    test_kit::require_root!();
+    let mut datapath = node(&NodeConfig { hybrid: 1, ..tunnel_config() }, 0)?;
+    for ip in LOCAL.into_iter().chain(REMOTE) {
+        datapath.set_subnet(ip, 8, 1)?;
+    }
+    let peer = Peer::new()?;
+    for (local, remote) in LOCAL.into_iter().zip(REMOTE) {
+        let outcome = peer.sends(&datapath, REMOTE_IDENTITY, &arriving(remote, local))?;
+        assert_eq!(outcome.verdict, REDIRECT, "{remote}");
+        let reply = ip(local, remote, UDP, &udp_ports(5000, 4000));
+        assert_eq!(datapath.sends(&reply)?.verdict, REDIRECT, "{remote}");
+        let other = ip(local, remote, UDP, &udp_ports(5001, 4000));
+        assert_eq!(datapath.sends(&other)?.verdict, PASS, "{remote}: the twin that is no reply");
+    }
+    Ok(())
+}
+
 #[test]
 fn packets_from_the_tunnel_reach_the_pod_with_the_senders_identity() -> Result<()> {
     test_kit::require_root!();

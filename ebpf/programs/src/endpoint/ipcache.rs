@@ -49,6 +49,13 @@ impl Receiver {
         self.0 as u32
     }
 
+    /// Returns it with the flag that packets to it skip the tunnel, if they do.
+    #[inline(always)]
+    pub(crate) fn skipping_tunnel(self, skips: bool) -> Self {
+        let flag = if skips { ipcache_flag::SKIP_TUNNEL } else { 0 };
+        Self(self.0 | u64::from(flag) << Self::FLAGS_SHIFT)
+    }
+
     /// True if packets to it are encapsulated: those of a connection that came by the tunnel in any case.
     #[inline(always)]
     pub(crate) fn is_behind_tunnel(self, from_tunnel: bool) -> bool {

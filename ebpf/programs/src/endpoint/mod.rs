@@ -1,6 +1,6 @@
 //! Endpoints and identities: lookups by interface, id and address, and delivery.
 //!
-//! Owns: entries of endpoints (here, and their settings), identities of addresses ([`ipcache`]), and the last step of a packet to a pod or
+//! Owns: entries of endpoints (here, and their settings), identities of addresses ([`ipcache`]) and their subnets, and the last step of a packet to a pod or
 //! the host's stack ([`deliver`]). Uses `maps`, `monitor` and `packet`.
 
 #[cfg(not(feature = "xdp"))]
@@ -8,6 +8,8 @@ pub(crate) mod deliver;
 pub(crate) mod ipcache;
 #[cfg(not(feature = "xdp"))]
 mod settings;
+#[cfg(not(feature = "xdp"))]
+pub(crate) mod subnet;
 
 use crate::maps::cilium_lxc;
 use crate::packet::family::Family;

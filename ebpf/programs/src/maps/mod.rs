@@ -93,6 +93,8 @@ maps! {
     cilium_auth_map: Map<AuthKey, AuthEntry, HASH, 524288, { NO_PREALLOC | RDONLY_PROG }>;
     /// Ids of nodes by address.
     cilium_node_map_v2: Map<NodeKey, NodeValue, HASH, 16384, { NO_PREALLOC | RDONLY_PROG }>;
+    /// Groups of subnets that reach each other without the tunnel.
+    cilium_subnet_map: Map<SubnetKey, u32, LPM_TRIE, 1024, { NO_PREALLOC | RDONLY_PROG }>;
     /// Values that the agent writes while it runs.
     cilium_runtime_config: Map<u32, u64, ARRAY, 256, RDONLY_PROG>;
     /// Token buckets of errors.

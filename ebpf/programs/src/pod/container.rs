@@ -4,6 +4,7 @@ use crate::conntrack::{self, Direction, Found, State, Status};
 use crate::endpoint;
 use crate::endpoint::deliver::{self, Origin};
 use crate::endpoint::ipcache;
+use crate::endpoint::subnet;
 use crate::host::{firewall, from_proxy, is_of_host};
 use crate::lb::pods::{self, Service};
 use crate::lb::{self, Services};
@@ -172,7 +173,8 @@ fn forward<F: NodePort>(
     let flow = flow::of::<F>(skb, ip, counted)?;
     let now = conntrack::now();
     let found = conntrack::lookup::<F>(skb, &flow, Direction::Egress, service.is_some(), now);
-    let receiver = ipcache::Receiver::of::<F>(skb, destination);
+    let receiver = ipcache::Receiver::of::<F>(skb, destination)
+        .skipping_tunnel(subnet::is_same::<F>(flow.source, destination));
     let dst_label = receiver.label();
     if matches!(found.status(), Status::New | Status::Established) {
         let mut flags = if service.loopback { ct_flag::LB_LOOPBACK } else { 0 };

@@ -4,6 +4,7 @@ use crate::conntrack;
 use crate::device::{set_looked_up, to_network};
 use crate::endpoint;
 use crate::endpoint::ipcache;
+use crate::endpoint::subnet;
 use crate::host::{drop_incoming, firewall, is_of_host};
 use crate::maps::ep_masquerade;
 use crate::monitor::drop::{Drop, Parties, dropped};
@@ -133,7 +134,7 @@ fn leave<F: Snat>(skb: Skb, leaving: &mut Flow<F::Address>) -> Result<u64, Drop>
         if F::is_excluded(device, to)
             || keeps_address
             || enabled!(ip_masq_agent) && F::is_excluded_by_agent(to)
-            || !leaves_cluster::<F>(to, sender == Sender::Pod)
+            || !leaves_cluster::<F>(from, to, sender == Sender::Pod)
         {
             return Ok(UNTRANSLATED);
         }
@@ -220,10 +221,10 @@ fn class<F: Snat>(flow: &Flow<F::Address>, sender: Sender) -> Class {
     }
 }
 
-/// True for destinations to which a sender's packets are translated: those outside of the cluster, and other nodes by the
-/// options of them and of routing.
+/// True for destinations to which a sender's packets are translated: those outside of the cluster and of the sender's
+/// subnets, and other nodes by the options of them and of routing.
 #[inline(always)]
-fn leaves_cluster<F: Snat>(to: F::Address, is_pod: bool) -> bool {
+fn leaves_cluster<F: Snat>(from: F::Address, to: F::Address, is_pod: bool) -> bool {
     let (label, flags) = match ipcache::lookup::<F>(to) {
         Some(info) => (info.sec_identity, info.flags),
         None => (identity::UNKNOWN, 0),
@@ -236,7 +237,7 @@ fn leaves_cluster<F: Snat>(to: F::Address, is_pod: bool) -> bool {
             return false;
         }
     }
-    is_pod
+    is_pod && !subnet::is_same::<F>(from, to)
 }
 
 /// Handles an IP packet that a device of the node received: a reply to a translated one gets the original destination.
