@@ -103,6 +103,7 @@ pub fn control_plane() -> Cell {
             ipam_crd::cell(),
             ipcache::cell(),
             node_manager::cell(),
+            subnet::cell(),
             node_routes::cell(),
             neighbors::cell(),
             loadbalancer::cell(),

@@ -43,8 +43,8 @@
     {{- end -}}
     {{- $option := printf "ipv%s-native-routing-cidr" $family -}}
     {{- $masquerade := eq (get $config (printf "enable-ipv%s-masquerade" $family)) "true" -}}
-    {{- if and $enabled $masquerade (eq $values.routingMode "native") (not $values.ipMasqAgent.enabled) (not (get $config $option)) -}}
-      {{- $faults = append $faults (printf "ipv%sNativeRoutingCIDR: routingMode native with masquerading needs the range that is not masqueraded" $family) -}}
+    {{- if and $enabled $masquerade (has $values.routingMode (list "native" "hybrid")) (not $values.ipMasqAgent.enabled) (not (get $config $option)) -}}
+      {{- $faults = append $faults (printf "ipv%sNativeRoutingCIDR: routingMode native or hybrid with masquerading needs the range that is not masqueraded" $family) -}}
     {{- end -}}
   {{- end -}}
   {{- if and .ipMasqAgent.enabled (ne (get $config "enable-bpf-masquerade") "true") -}}
@@ -78,8 +78,11 @@
       {{- $faults = append $faults "standaloneDnsProxy.serverPort: is dnsProxy.proxyPort, too: give another port" -}}
     {{- end -}}
   {{- end -}}
-  {{- if and .autoDirectNodeRoutes (ne .routingMode "native") -}}
-    {{- $faults = append $faults "autoDirectNodeRoutes: needs routingMode native" -}}
+  {{- if and .subnetTopology (ne .routingMode "hybrid") -}}
+    {{- $faults = append $faults "subnetTopology: needs routingMode hybrid" -}}
+  {{- end -}}
+  {{- if and .autoDirectNodeRoutes (not (has .routingMode (list "native" "hybrid"))) -}}
+    {{- $faults = append $faults "autoDirectNodeRoutes: needs routingMode native or hybrid" -}}
   {{- end -}}
   {{- if and .ciliumEndpointSlice.enabled .disableEndpointCRD -}}
     {{- $faults = append $faults "ciliumEndpointSlice.enabled: there are no slices with disableEndpointCRD: set one of the two to false" -}}

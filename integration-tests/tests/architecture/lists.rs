@@ -76,7 +76,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
     ],
     &["envoy-config"],
     &["daemon-config", "standalone-dns-proxy", "status"],
-    &["cilium-health"],
+    &["cilium-health", "subnet"],
     &[
         "cleanup",
         "preflight",

@@ -36,7 +36,7 @@ const SWITCHES: [(&str, &str, &str); 4] = [
 /// Returns the choices by the values of options and the release of the kernel.
 fn choices(value: impl Fn(&str) -> String, release: &str) -> Vec<Choice> {
     let network = match (&*value("routing-mode"), &*value("tunnel-protocol")) {
-        ("tunnel", protocol) => format!("overlay-{protocol}"),
+        ("tunnel" | "hybrid", protocol) => format!("overlay-{protocol}"),
         _ => "direct-routing".to_owned(),
     };
     let families = match (&*value("enable-ipv4"), &*value("enable-ipv6")) {
@@ -133,5 +133,11 @@ mod tests {
         let labels: Vec<_> = choices(native, "7.1").into_iter().map(|choice| choice.labels).collect();
         assert_eq!(labels[4][0].1, "ipv6-only");
         assert_eq!(labels[6][0].1, "direct-routing");
+        let hybrid = |key: &str| match key {
+            "routing-mode" => "hybrid".to_owned(),
+            "tunnel-protocol" => "geneve".to_owned(),
+            _ => String::new(),
+        };
+        assert_eq!(choices(hybrid, "7.1")[6].labels[0].1, "overlay-geneve");
     }
 }

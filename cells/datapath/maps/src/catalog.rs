@@ -45,6 +45,8 @@ pub enum Existence {
     Prefilter4,
     /// With `enable-ipv6` and `enable-xdp-prefilter`.
     Prefilter6,
+    /// With `routing-mode=hybrid`.
+    Hybrid,
     /// The cell of a feature creates it; the option that switches the feature.
     Feature(&'static str),
     /// One for each endpoint, the name continued by `_` and the endpoint's id in five digits.
@@ -172,7 +174,7 @@ pub const CATALOG: &[MapDef] = &[
     map("cilium_srv6_sid", Hash, 16, 4, Fixed(16384), NO_PREALLOC_RO, Feature("enable-srv6")),
     map("cilium_srv6_vrf_v4", LpmTrie, 12, 4, Fixed(16384), NO_PREALLOC_RO, Feature("enable-srv6")),
     map("cilium_srv6_vrf_v6", LpmTrie, 36, 4, Fixed(16384), NO_PREALLOC_RO, Feature("enable-srv6")),
-    map("cilium_subnet_map", LpmTrie, 24, 4, Fixed(1024), NO_PREALLOC_RO, Feature("routing-mode")),
+    map("cilium_subnet_map", LpmTrie, 24, 4, Fixed(1024), NO_PREALLOC_RO, Hybrid),
     map("cilium_throttle", Hash, 8, 56, Fixed(65535), NO_PREALLOC, Feature("enable-bandwidth-manager")),
     map("cilium_vtep_map", Hash, 4, 16, Fixed(8), PREALLOC_RO, Feature("enable-vtep")),
     map("cilium_xdp_scratch", PerCpuArray, 4, 28, Fixed(1), NONE, Feature("bpf-lb-acceleration")),

@@ -31,6 +31,7 @@ pub struct Specs {
     nat: NatSwitches,
     maglev: Option<u32>,
     prefilter: bool,
+    hybrid: bool,
     sizes: Sizes,
 }
 
@@ -76,17 +77,26 @@ impl Specs {
     pub fn new(config: MapsConfig, families: FamilyConfig) -> Specs {
         let memory = memory_total(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default());
         let sizes = Sizes::new(&config, memory, possible_cpus());
-        Specs { config, families, nat: NatSwitches::default(), maglev: None, prefilter: false, sizes }
+        Specs {
+            config,
+            families,
+            nat: NatSwitches::default(),
+            maglev: None,
+            prefilter: false,
+            hybrid: false,
+            sizes,
+        }
     }
 
     /// Returns the specs with the maps that options of other cells need: those cells are built on this one and check the
     /// values.
     #[must_use]
     pub fn with_settings(self, settings: &Settings) -> Specs {
-        let prefilter = settings.get("enable-xdp-prefilter").is_some_and(|setting| setting.value == "true");
+        let is = |option, value| settings.get(option).is_some_and(|setting| setting.value == value);
         self.with_nat(NatSwitches::from_settings(settings))
             .with_maglev(maglev_positions(settings))
-            .with_prefilter(prefilter)
+            .with_prefilter(is("enable-xdp-prefilter", "true"))
+            .with_hybrid_routing(is("routing-mode", "hybrid"))
     }
 
     /// Returns the specs with the maps of translations of sources.
@@ -105,6 +115,12 @@ impl Specs {
     #[must_use]
     pub fn with_prefilter(self, prefilter: bool) -> Specs {
         Specs { prefilter, ..self }
+    }
+
+    /// Returns the specs with the map of subnets, or without it.
+    #[must_use]
+    pub fn with_hybrid_routing(self, hybrid: bool) -> Specs {
+        Specs { hybrid, ..self }
     }
 
     /// Returns the number of positions of a Maglev table, if the node has such tables.
@@ -220,6 +236,7 @@ impl Specs {
             Existence::Maglev6 => self.families.enable_ipv6 && self.maglev.is_some(),
             Existence::Prefilter4 => self.families.enable_ipv4 && self.prefilter,
             Existence::Prefilter6 => self.families.enable_ipv6 && self.prefilter,
+            Existence::Hybrid => self.hybrid,
             Existence::Feature(_) | Existence::PerEndpoint | Existence::PerObject => false,
         };
         let masquerade = (self.nat != NatSwitches::default()).then(|| self.own(MASQUERADE_MAP));
@@ -307,6 +324,16 @@ mod tests {
         assert_eq!(names(true, FamilyConfig::default()).len(), 4);
         let only_ipv4 = FamilyConfig { enable_ipv4: true, enable_ipv6: false };
         assert_eq!(names(true, only_ipv4), ["cilium_cidr_v4_dyn", "cilium_cidr_v4_fix"]);
+    }
+
+    #[test]
+    fn the_map_of_subnets_exists_with_hybrid_routing() {
+        let has = |hybrid| {
+            let specs =
+                Specs::new(MapsConfig::default(), FamilyConfig::default()).with_hybrid_routing(hybrid);
+            specs.of_node().iter().any(|spec| spec.name == "cilium_subnet_map")
+        };
+        assert_eq!((has(false), has(true)), (false, true));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Options that cannot be in force together.
 
 use maps::FamilyConfig;
-use tunnel::{Family, Tunnel};
+use tunnel::{Family, RoutingMode, Tunnel};
 
 use crate::MasqueradeConfig;
 
@@ -82,7 +82,7 @@ pub(crate) fn check(
     for family in enabled {
         // An invalid range was refused with the option itself.
         let range = config.native_routing_cidr(family).unwrap_or_default();
-        if range.is_none() && !config.enable_ip_masq_agent && !tunnel.is_tunnel() {
+        if range.is_none() && !config.enable_ip_masq_agent && tunnel.mode != RoutingMode::Tunnel {
             return Err(match family {
                 Family::Ipv4 => {
                     Error::NoNativeRange { option: "ipv4-native-routing-cidr", example: "10.0.0.0/8" }
@@ -98,7 +98,7 @@ pub(crate) fn check(
 
 #[cfg(test)]
 mod tests {
-    use tunnel::{Protocol, RoutingMode};
+    use tunnel::Protocol;
 
     use super::*;
     use crate::config::tests::masquerade;
@@ -134,7 +134,9 @@ mod tests {
         let none =
             MasqueradeConfig { enable_ipv4_masquerade: false, enable_ipv6_masquerade: false, ..on.clone() };
         assert!(error(&none, RoutingMode::Tunnel).starts_with("option enable-bpf-masquerade: true needs"));
-        assert!(error(&on, RoutingMode::Native).contains("ipv4-native-routing-cidr"));
+        for mode in [RoutingMode::Native, RoutingMode::Hybrid] {
+            assert!(error(&on, mode).contains("ipv4-native-routing-cidr"));
+        }
         let agent = MasqueradeConfig { enable_ip_masq_agent: true, ..on.clone() };
         assert_eq!(error(&agent, RoutingMode::Native), "", "the file has the ranges");
         for (option, config) in [

@@ -19,7 +19,7 @@ pub enum UnderlayProtocol {
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
 #[config(group = "Datapath")]
 pub struct TunnelConfig {
-    /// How packets travel between nodes: tunnel, or native for the network's own routes
+    /// How packets travel between nodes: tunnel, native for the network's own routes, or hybrid
     #[flag(default = RoutingMode::Tunnel)]
     pub routing_mode: RoutingMode,
     /// Encapsulation protocol: vxlan or geneve

@@ -15,8 +15,6 @@
 //!
 //! hive::validate([config::<maps::FamilyConfig>(), tunnel::cell(), invoke(user)]).unwrap();
 //! ```
-//!
-//! **Differences from Cilium.** `routing-mode=hybrid` is refused at the start.
 
 #![forbid(unsafe_code)]
 

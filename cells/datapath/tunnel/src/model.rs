@@ -27,9 +27,6 @@ pub struct Tunnel {
 impl Tunnel {
     /// Returns the value of these options; an error if they contradict each other.
     pub fn new(config: &TunnelConfig, families: &FamilyConfig) -> Result<Tunnel, Error> {
-        if config.routing_mode == RoutingMode::Hybrid {
-            return Err(Error::Hybrid);
-        }
         let underlay = match config.underlay_protocol {
             UnderlayProtocol::Auto if families.enable_ipv4 => Family::Ipv4,
             UnderlayProtocol::Auto => Family::Ipv6,
@@ -52,10 +49,16 @@ impl Tunnel {
         })
     }
 
-    /// Whether packets to pods of other nodes are encapsulated.
+    /// Whether there is a tunnel: packets to pods of other nodes are encapsulated, with hybrid routing some of them.
     #[must_use]
     pub fn is_tunnel(&self) -> bool {
-        self.mode == RoutingMode::Tunnel
+        self.mode != RoutingMode::Native
+    }
+
+    /// Whether packets within a group of subnets are not encapsulated.
+    #[must_use]
+    pub fn is_hybrid(&self) -> bool {
+        self.mode == RoutingMode::Hybrid
     }
 
     /// Returns the bytes that encapsulation adds to an IP packet: the outer IP and UDP headers, the tunnel's header and
@@ -77,7 +80,7 @@ pub enum RoutingMode {
     Tunnel,
     /// As they are, by the routes of nodes and network.
     Native,
-    /// Native within subnets, encapsulated between them; not supported.
+    /// Native within groups of subnets, encapsulated between them.
     Hybrid,
 }
 
@@ -213,6 +216,8 @@ mod tests {
         let native = tunnel(&[("routing-mode", "native")]).unwrap();
         assert!(!native.is_tunnel());
         assert_eq!(native.overhead(), 0);
+        let hybrid = tunnel(&[("routing-mode", "hybrid")]).unwrap();
+        assert_eq!((hybrid.is_tunnel(), hybrid.is_hybrid(), hybrid.overhead()), (true, true, 50));
         let geneve = [("tunnel-protocol", "geneve"), ("tunnel-source-port-range", "1-65535")];
         let geneve = tunnel(&geneve).unwrap();
         assert_eq!((geneve.port, geneve.source_ports), (6081, (1, 65535)));
@@ -233,10 +238,6 @@ mod tests {
             (
                 &[("underlay-protocol", "ipv4"), ("enable-ipv4", "false"), ("routing-mode", "native")],
                 "option underlay-protocol: ipv4 needs enable-ipv4=true; set it, or give underlay-protocol=auto",
-            ),
-            (
-                &[("routing-mode", "hybrid")],
-                "option routing-mode: hybrid is not supported by this agent; give tunnel or native",
             ),
             (&[("tunnel-source-port-range", "2-1")], "the first port is higher than the second"),
             (&[("tunnel-source-port-range", "2")], "there is no '-'"),

@@ -9,6 +9,7 @@ use maps::FamilyConfig;
 use node_manager::Node;
 use routes::Routes;
 use statedb::Table;
+use subnet::SubnetIdentity;
 use tunnel::{MtuConfig, Tunnel};
 
 use crate::plan::{Mode, Settings};
@@ -27,6 +28,7 @@ struct FollowParams {
     families: Config<FamilyConfig>,
     tunnel: Arc<Tunnel>,
     nodes: Arc<Table<Node>>,
+    subnets: Arc<Table<SubnetIdentity>>,
     local: Arc<Table<LocalNode>>,
     devices: Arc<Table<Device>>,
     live: Arc<Table<Route>>,
@@ -36,10 +38,13 @@ struct FollowParams {
 
 fn follow(p: FollowParams) -> Result<(), Error> {
     p.config.validate(&p.tunnel)?;
-    let mode = if p.tunnel.is_tunnel() {
+    let skip_unreachable = p.config.direct_routing_skip_unreachable;
+    let mode = if p.tunnel.is_hybrid() {
+        Mode::Hybrid { direct: p.config.auto_direct_node_routes.then_some(skip_unreachable) }
+    } else if p.tunnel.is_tunnel() {
         Mode::Tunnel
     } else if p.config.auto_direct_node_routes {
-        Mode::Direct { skip_unreachable: p.config.direct_routing_skip_unreachable }
+        Mode::Direct { skip_unreachable }
     } else {
         Mode::None
     };
@@ -55,6 +60,7 @@ fn follow(p: FollowParams) -> Result<(), Error> {
     let initializer = p.routes.register_initializer("node-routes");
     let follower = Follower {
         nodes: p.nodes,
+        subnets: p.subnets,
         local: p.local,
         devices: p.devices,
         live: p.live,

@@ -1,6 +1,6 @@
 //! The options, in Cilium's spelling.
 
-use tunnel::Tunnel;
+use tunnel::{RoutingMode, Tunnel};
 
 use crate::Error;
 
@@ -8,7 +8,7 @@ use crate::Error;
 #[derive(Clone, Debug, hive::Config)]
 #[config(group = "Datapath")]
 pub struct NodeRoutesConfig {
-    /// Without a tunnel: routes to the pods of nodes that are reached without a gateway
+    /// Without a tunnel, or with hybrid routing within subnets: routes to pods of nodes that are reached without a gateway
     #[flag(default = false)]
     pub auto_direct_node_routes: bool,
     /// With auto-direct-node-routes: no route to the pods of nodes behind a gateway, instead of an error
@@ -25,7 +25,7 @@ pub struct NodeRoutesConfig {
 impl NodeRoutesConfig {
     /// Returns the first combination of options that contradicts itself as an error.
     pub(crate) fn validate(&self, tunnel: &Tunnel) -> Result<(), Error> {
-        if self.auto_direct_node_routes && tunnel.is_tunnel() {
+        if self.auto_direct_node_routes && tunnel.mode == RoutingMode::Tunnel {
             return Err(Error::DirectRoutesInTunnel);
         }
         if self.direct_routing_skip_unreachable && !self.auto_direct_node_routes {

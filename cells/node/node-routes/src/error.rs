@@ -10,7 +10,7 @@ use ipnetwork::IpNetwork;
 pub enum Error {
     /// Routes past the tunnel are asked for.
     #[error(
-        "auto-direct-node-routes is for routing-mode=native: with a tunnel all nodes are reached by it; set one of the two"
+        "auto-direct-node-routes is for routing-mode=native or hybrid: with a tunnel all nodes are reached by it; set one of the two"
     )]
     DirectRoutesInTunnel,
     /// An option without the option that it belongs to.

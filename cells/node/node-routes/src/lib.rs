@@ -1,7 +1,7 @@
 //! Routes to the pods of this node and of other nodes.
 //!
 //! **Owns** the desired routes of the owners `local-node` and `node/<cluster>/<name>`, and all routes by `cilium_host`.
-//! **Needs** the tables `nodes`, `local-node`, `devices` and `routes`; [`Routes`](routes::Routes); how packets travel
+//! **Needs** the tables `nodes`, `subnet-identities`, `local-node`, `devices` and `routes`; [`Routes`](routes::Routes); how packets travel
 //! between nodes ([`Tunnel`](tunnel::Tunnel)).
 //! **Provides** nothing.
 //!
@@ -16,9 +16,11 @@
 //! | tunnel | other nodes | the same with `mtu`: that of the devices without the tunnel's headers |
 //! | native | other nodes | none: the network has them, or BGP |
 //! | native with `auto-direct-node-routes` | other nodes | `CIDR via NODE dev X`, with X from the kernel's route to the node |
+//! | hybrid | other nodes, pods of the same group of subnets | as native |
+//! | hybrid | other nodes, other pods | as tunnel |
 //!
 //! A node behind a gateway, which does not know the pods, gets no route: an error in health, or nothing with
-//! `direct-routing-skip-unreachable`. A range within this node's own is never routed to another node.
+//! `direct-routing-skip-unreachable`. With hybrid routing an error leaves its pods to the tunnel. A range within this node's own is never routed to another node.
 //!
 //! ```
 //! use hive::prelude::*;
@@ -30,6 +32,7 @@
 //!     devices::cell(),
 //!     routes::cell(),
 //!     tunnel::cell(),
+//!     statedb::table::<subnet::SubnetIdentity>(),
 //!     config::<local_node::StateConfig>(),
 //!     config::<maps::FamilyConfig>(),
 //!     # node,
@@ -39,7 +42,8 @@
 //! .unwrap();
 //! ```
 //!
-//! **Differences from Cilium.** A lookup is repeated when the host's routes change, instead of every minute or later. The
+//! **Differences from Cilium.** With hybrid routing Cilium routes all ranges by the tunnel's device, and ignores
+//! `auto-direct-node-routes`. A lookup is repeated when the host's routes change, instead of every minute or later. The
 //! routes are rows of table `desired-routes`, so that a route that another process deletes returns at once.
 
 mod cell;

@@ -26,7 +26,34 @@ pub(crate) enum Mode {
     },
     /// By routes that are not this agent's.
     None,
+    /// Within a group of subnets directly or by routes that are not this agent's, by the tunnel between groups.
+    Hybrid {
+        /// Whether nodes of the group are reached directly, and of these whether one behind a gateway gets no route instead
+        /// of an error.
+        direct: Option<bool>,
+    },
 }
+
+impl Mode {
+    /// Whether the kernel's ways to nodes matter.
+    pub(crate) fn is_direct(self) -> bool {
+        matches!(self, Mode::Direct { .. } | Mode::Hybrid { direct: Some(_) })
+    }
+
+    /// Returns the mode of a range: `is_near` if it is in a group of subnets that pods of this node are in, too.
+    fn of_range(self, is_near: impl FnOnce() -> bool) -> Mode {
+        match self {
+            Mode::Hybrid { direct } if is_near() => {
+                direct.map_or(Mode::None, |skip_unreachable| Mode::Direct { skip_unreachable })
+            }
+            Mode::Hybrid { .. } => Mode::Tunnel,
+            mode => mode,
+        }
+    }
+}
+
+/// Groups of subnets by range; `None` for a range that is in none.
+pub(crate) type Groups<'a> = &'a dyn Fn(IpNetwork) -> Option<u32>;
 
 /// Settings of all routes.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +118,7 @@ impl Settings {
 
     /// Returns the addresses by which the ranges of a node are reached directly.
     pub(crate) fn lookups(&self, node: &Node) -> Vec<IpAddr> {
-        if !matches!(self.mode, Mode::Direct { .. }) {
+        if !self.mode.is_direct() {
             return Vec::new();
         }
         let own = |range: &IpNetwork| {
@@ -111,6 +138,7 @@ impl Settings {
         own: &LocalNode,
         mtu: u32,
         ways: &Ways,
+        groups: Groups<'_>,
     ) -> (Vec<DesiredRoute>, Vec<Error>) {
         let (mut routes, mut errors) = (Vec::new(), Vec::new());
         if self.mode == Mode::None {
@@ -121,11 +149,17 @@ impl Settings {
                 errors.push(Error::OwnRange { range, own });
                 continue;
             }
-            match self.mode {
-                Mode::Tunnel => {
-                    let mtu = if range.is_ipv6() { mtu.max(MIN_MTU_V6) } else { mtu };
-                    routes.extend(self.by_host(range, own).map(|route| route.mtu(mtu)));
-                }
+            let by_tunnel = || {
+                let mtu = if range.is_ipv6() { mtu.max(MIN_MTU_V6) } else { mtu };
+                self.by_host(range, own).map(|route| route.mtu(mtu))
+            };
+            let is_near = || {
+                let group = groups(range);
+                let same = |own: IpNetwork| own.is_ipv4() == range.is_ipv4() && groups(own) == group;
+                group.is_some() && own.routed_cidrs().any(same)
+            };
+            match self.mode.of_range(is_near) {
+                Mode::Tunnel => routes.extend(by_tunnel()),
                 Mode::Direct { skip_unreachable } => {
                     let address = if range.is_ipv4() {
                         node.ipv4().map(IpAddr::from)
@@ -136,10 +170,14 @@ impl Settings {
                     match way(address, ways) {
                         Ok(device) => routes.push(self.route(range).via(address, &device)),
                         Err(Error::Gateway { .. }) if skip_unreachable => {}
-                        Err(error) => errors.push(error),
+                        Err(error) => {
+                            errors.push(error);
+                            // The program of cilium_host encapsulates: slower, but it arrives.
+                            routes.extend(by_tunnel().filter(|_| matches!(self.mode, Mode::Hybrid { .. })));
+                        }
                     }
                 }
-                Mode::None => {}
+                Mode::None | Mode::Hybrid { .. } => {}
             }
         }
         errors.dedup();
@@ -223,7 +261,7 @@ mod tests {
     fn by_tunnel_all_ranges_have_the_mtu_of_routes() {
         let node = node("b", &["192.0.2.2"], &["10.0.2.0/24", "fd00:2::/112", "10.0.12.0/24"]);
         let settings = Settings { metric: 7, ..settings(Mode::Tunnel) };
-        let (routes, errors) = settings.node_routes(&node, &own(), 1250, &Ways::new());
+        let (routes, errors) = settings.node_routes(&node, &own(), 1250, &Ways::new(), &|_| None);
         assert_eq!(
             text(&routes),
             [
@@ -242,7 +280,8 @@ mod tests {
             &["192.0.2.2"],
             &["10.0.1.0/24", "10.0.1.128/25", "10.0.9.0/24", "10.0.0.0/16", "fd00::/16"],
         );
-        let (routes, errors) = settings(Mode::Tunnel).node_routes(&node, &own(), 1450, &Ways::new());
+        let (routes, errors) =
+            settings(Mode::Tunnel).node_routes(&node, &own(), 1450, &Ways::new(), &|_| None);
         assert_eq!(
             routes.iter().map(|route| route.key.prefix.to_string()).collect::<Vec<_>>(),
             ["10.0.0.0/16", "fd00::/16"]
@@ -263,7 +302,7 @@ mod tests {
             Ok(Some(Way { device: Some(device.to_owned()), gateway: gateway.map(|ip| ip.parse().unwrap()) }))
         };
         let plan = |ways: &Ways| {
-            let (routes, errors) = settings.node_routes(&node, &own(), 1450, ways);
+            let (routes, errors) = settings.node_routes(&node, &own(), 1450, ways, &|_| None);
             (text(&routes), errors.iter().map(Error::to_string).collect::<Vec<_>>())
         };
         let (routes, errors) =
@@ -292,7 +331,53 @@ mod tests {
 
         let skipping = Settings { mode: Mode::Direct { skip_unreachable: true }, ..settings };
         let ways = Ways::from([(v4, to(Some("192.0.2.254"), "eth0")), (v6, to(None, "eth0"))]);
-        let (routes, errors) = skipping.node_routes(&node, &own(), 1450, &ways);
+        let (routes, errors) = skipping.node_routes(&node, &own(), 1450, &ways, &|_| None);
         assert_eq!((routes.len(), errors.len()), (1, 0));
+    }
+    /// Own pods are in the groups 1 and 7, and `192.0.2.254` is a gateway.
+    #[test]
+    fn with_hybrid_routing_the_group_of_a_range_decides() {
+        let groups = |range: IpNetwork| match range.to_string().as_str() {
+            "10.0.1.0/24" | "10.0.2.0/24" => Some(1),
+            "10.0.3.0/24" => Some(2),
+            "fd00:1::/112" | "fd00:2::/112" => Some(7),
+            _ => None,
+        };
+        let node = node(
+            "b",
+            &["192.0.2.2", "2001:db8::2"],
+            &["10.0.2.0/24", "10.0.3.0/24", "10.0.4.0/24", "fd00:2::/112", "fd00:7::/112"],
+        );
+        let [v4, v6]: [IpAddr; 2] = ["192.0.2.2".parse().unwrap(), "2001:db8::2".parse().unwrap()];
+        let way = |gateway| Ok(Some(Way { device: Some("eth0".to_owned()), gateway }));
+        let gateway: IpAddr = "192.0.2.254".parse().unwrap();
+        let plan = |direct, gateway| {
+            let settings = settings(Mode::Hybrid { direct });
+            let ways = Ways::from([(v4, way(gateway)), (v6, way(None))]);
+            let (routes, errors) = settings.node_routes(&node, &own(), 1450, &ways, &groups);
+            (text(&routes), errors.iter().map(Error::to_string).collect::<Vec<_>>(), settings.lookups(&node))
+        };
+        let by_tunnel = |range| format!("{range} none 10.0.1.1 10.0.1.1 cilium_host (0) 1450");
+        let far = [
+            by_tunnel("10.0.3.0/24"),
+            by_tunnel("10.0.4.0/24"),
+            "fd00:7::/112 none none fd00:1::1 cilium_host (0) 1450".to_owned(),
+        ];
+        assert_eq!(
+            plan(None, None),
+            (far.to_vec(), vec![], vec![]),
+            "the network has routes within the group"
+        );
+        let near = [
+            "10.0.2.0/24 none 192.0.2.2 none eth0 (0) none",
+            "fd00:2::/112 none 2001:db8::2 none eth0 (0) none",
+        ];
+        let all =
+            |first: String| vec![first, far[0].clone(), far[1].clone(), near[1].to_owned(), far[2].clone()];
+        assert_eq!(plan(Some(false), None), (all(near[0].to_owned()), vec![], vec![v4, v6]));
+        let (routes, errors, _) = plan(Some(false), Some(gateway));
+        assert_eq!(routes, all(by_tunnel("10.0.2.0/24")));
+        assert!(errors[0].contains("contains gateway 192.0.2.254") && errors.len() == 1, "{errors:?}");
+        assert_eq!(plan(Some(true), Some(gateway)).0, all(String::new())[1..]);
     }
 }

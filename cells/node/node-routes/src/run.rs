@@ -12,10 +12,11 @@ use local_node::LocalNode;
 use node_manager::Node;
 use routes::{DesiredRoute, FibKey, Routes};
 use statedb::{Initializer, Obj, Snapshot, Table};
+use subnet::SubnetIdentity;
 use tokio::time::sleep;
 use tunnel::{MtuConfig, Tunnel};
 
-use crate::plan::{Mode, Settings, Way, Ways};
+use crate::plan::{Settings, Way, Ways};
 
 /// The owner of the routes to the router and to the pods of this node.
 const LOCAL_OWNER: &str = "local-node";
@@ -31,6 +32,7 @@ const MAX_REPORTED_ERRORS: usize = 5;
 /// The inputs of the job.
 pub(crate) struct Follower {
     pub(crate) nodes: Arc<Table<Node>>,
+    pub(crate) subnets: Arc<Table<SubnetIdentity>>,
     pub(crate) local: Arc<Table<LocalNode>>,
     pub(crate) devices: Arc<Table<Device>>,
     pub(crate) live: Arc<Table<Route>>,
@@ -49,6 +51,8 @@ struct Basis {
     mtu: u32,
     /// Digest of the host's routes and devices, by which other nodes are reached directly.
     uplinks: u64,
+    /// The last change of the groups of subnets.
+    subnets: u64,
 }
 
 impl Follower {
@@ -59,7 +63,7 @@ impl Follower {
     }
 
     async fn follow(self, cx: &JobCx, initializer: Initializer<DesiredRoute>) {
-        let is_direct = matches!(self.settings.mode, Mode::Direct { .. });
+        let is_direct = self.settings.mode.is_direct();
         let mut initializer = Some(initializer);
         let mut changes = self.nodes.changes();
         let mut basis: Option<Basis> = None;
@@ -71,6 +75,7 @@ impl Follower {
             let (batch, nodes_changed) = changes.read(&snapshot, usize::MAX);
             let (local, local_changed) = self.local.get_watch(&snapshot, LocalNode::query());
             let (_, devices_changed) = self.devices.all_watch(&snapshot);
+            let (_, subnets_changed) = self.subnets.all_watch(&snapshot);
             let (_, routes_changed) = self.live.all_watch(&snapshot);
             let (is_complete, completed) = self.nodes.initialized_watch(&snapshot);
             let Some(local) = local else {
@@ -108,11 +113,13 @@ impl Follower {
                 let nodes: Vec<&Node> =
                     nodes.iter().map(|node| &**node).filter(|node| !node.is_local()).collect();
                 let ways = self.ways(&snapshot, &nodes).await;
+                let groups = |range| SubnetIdentity::group_of(&self.subnets, &snapshot, range);
                 let plans: Vec<(String, Vec<DesiredRoute>)> = nodes
                     .iter()
                     .map(|node| {
                         let owner = owner(node);
-                        let (routes, errors) = self.settings.node_routes(node, local, now.mtu, &ways);
+                        let (routes, errors) =
+                            self.settings.node_routes(node, local, now.mtu, &ways, &groups);
                         let has_failed =
                             self.settings.lookups(node).iter().any(|ip| matches!(ways.get(ip), Some(Err(_))));
                         if has_failed {
@@ -147,6 +154,7 @@ impl Follower {
                 () = nodes_changed.changed() => {}
                 () = local_changed.changed() => {}
                 () = devices_changed.changed() => {}
+                () = subnets_changed.changed() => {}
                 () = routes_changed.changed(), if is_direct => {}
                 () = completed.changed(), if !is_complete => {}
                 () = sleep(RETRY_INTERVAL), if !failed.is_empty() => {}
@@ -172,6 +180,7 @@ impl Follower {
             own: (routers.0, routers.1, local.routed_cidrs().collect()),
             mtu: self.route_mtu(snapshot),
             uplinks: self.uplinks(snapshot),
+            subnets: self.subnets.revision(snapshot),
         }
     }
 
@@ -185,7 +194,7 @@ impl Follower {
     /// those of single links that come with each pod.
     fn uplinks(&self, snapshot: &Snapshot) -> u64 {
         let mut digest = DefaultHasher::new();
-        if self.settings.mode == Mode::None || self.settings.mode == Mode::Tunnel {
+        if !self.settings.mode.is_direct() {
             return 0;
         }
         let desired = self.routes.table();

@@ -45,6 +45,7 @@ fn hive(sandbox: &Sandbox, nodes: Vec<Node>, options: &[(&str, &str)]) -> TestHi
         config::<local_node::StateConfig>(),
         config::<maps::FamilyConfig>(),
         tunnel::cell(),
+        statedb::table::<subnet::SubnetIdentity>(),
         routes::cell(),
         given(nodes),
         module("node", "A node", [statedb::table::<LocalNode>(), invoke(own)]),

@@ -77,11 +77,11 @@ fn combinations_that_cannot_work_are_refused_by_path_all_at_once() {
         ),
         (
             json!({"routingMode": "native"}),
-            "ipv4NativeRoutingCIDR: routingMode native with masquerading needs",
+            "ipv4NativeRoutingCIDR: routingMode native or hybrid with masquerading needs",
         ),
         (
             json!({"routingMode": "native", "ipv4NativeRoutingCIDR": "10.0.0.0/8", "ipv6": {"enabled": true}}),
-            "ipv6NativeRoutingCIDR: routingMode native with masquerading needs",
+            "ipv6NativeRoutingCIDR: routingMode native or hybrid with masquerading needs",
         ),
         (
             json!({"nativeRoutingCIDRFromClusterPool": true, "ipam": {"operator": {"clusterPoolIPv4PodCIDRList": two}}}),
@@ -108,7 +108,8 @@ fn combinations_that_cannot_work_are_refused_by_path_all_at_once() {
             json!({"hubble": {"redact": {"enabled": true, "http": {"headers": {"allow": ["a"], "deny": ["b"]}}}}}),
             "hubble.redact.http.headers: give allow or deny, not both",
         ),
-        (json!({"autoDirectNodeRoutes": true}), "autoDirectNodeRoutes: needs routingMode native"),
+        (json!({"autoDirectNodeRoutes": true}), "autoDirectNodeRoutes: needs routingMode native or hybrid"),
+        (json!({"subnetTopology": "10.0.0.0/8"}), "subnetTopology: needs routingMode hybrid"),
         (json!({"ipv4": {"enabled": false}}), "ipv4.enabled: both families are off"),
         (
             json!({"ciliumEndpointSlice": {"enabled": true}, "disableEndpointCRD": true}),

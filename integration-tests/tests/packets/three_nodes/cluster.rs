@@ -23,6 +23,8 @@ pub(super) const SWITCH: [&str; 2] = ["198.51.100.254", "2001:db8:5::254"];
 pub(super) enum Routing {
     Tunnel,
     Native,
+    /// Without a tunnel between the first two nodes.
+    Hybrid,
 }
 
 /// A CiliumNode, with a byte that addresses and one that pod ranges are derived from.
@@ -149,6 +151,13 @@ impl Cluster {
         if self.routing == Routing::Native {
             config.push(("routing-mode", "native".to_owned()));
             config.push(("auto-direct-node-routes", "true".to_owned()));
+        }
+        if self.routing == Routing::Hybrid {
+            let [near, other] = [MEMBERS[0], MEMBERS[1]].map(|member| member.ranges().join(","));
+            let topology = format!("{near},{other};{}", MEMBERS[2].ranges().join(","));
+            config.push(("routing-mode", "hybrid".to_owned()));
+            config.push(("auto-direct-node-routes", "true".to_owned()));
+            config.push(("subnet-topology", topology));
         }
         node.config.extend(config.into_iter().map(|(key, value)| (key.to_owned(), value)));
     }

@@ -131,3 +131,50 @@ fn three_nodes_reach_each_other_by_their_routes() {
     require_root!();
     all_reach_each_other(Routing::Native, [true, false]);
 }
+
+/// Packets that a node has sent by its tunnel device.
+fn sent_by_tunnel(cluster: &Cluster, index: usize) -> u64 {
+    let text = cluster.nodes[index].host().ip("-json -stats link show dev cilium_vxlan").unwrap();
+    let links: Value = serde_json::from_str(&text).unwrap();
+    links[0]["stats64"]["tx"]["packets"].as_u64().unwrap()
+}
+
+/// The first two nodes are in one group of subnets, the third is in another.
+#[test]
+fn with_hybrid_routing_only_other_subnets_are_behind_the_tunnel() {
+    require_root!();
+    let cluster = Cluster::new(Routing::Hybrid);
+    cluster.apply("policy.json", &[policy("clients", "client")]);
+    for node in &cluster.nodes {
+        node.wait_policies(&["clients"]);
+    }
+    for (from, to) in [(0, 1), (1, 0), (0, 2), (2, 0)] {
+        let (sender, receiver) = (&cluster.pods[from], &cluster.pods[to].server);
+        let is_near = from + to == 1;
+        cluster.until_reached(&sender.client.ns, &receiver.ns, &receiver.addresses());
+        for ip in receiver.addresses() {
+            // Other packets of the node may use the tunnel at the same time, but not again and again.
+            cluster.until("the way", || {
+                let before = sent_by_tunnel(&cluster, from);
+                cluster::reach_udp(&sender.client.ns, &receiver.ns, ip)?;
+                let sent = sent_by_tunnel(&cluster, from) - before;
+                if (sent == 0) == is_near { Ok(()) } else { Err(format!("{from} to {ip}: {sent} by tunnel")) }
+            });
+            assert!(
+                is_refused(&sender.server.ns, &receiver.ns, ip),
+                "the sender's identity: {from} {to} {ip}"
+            );
+        }
+        let routes = cluster.nodes[from].host().ip("-4 route show").unwrap();
+        let [range, _] = MEMBERS[to].ranges();
+        let way = if is_near {
+            format!("{range} via {}", MEMBERS[to].addresses()[0])
+        } else {
+            format!("{range} via 10.")
+        };
+        assert!(routes.contains(&way), "{way} in {routes}");
+    }
+    cluster.withdraw("policy.json");
+    let server = &cluster.pods[1].server;
+    cluster.until_reached(cluster.nodes[0].host(), &server.ns, &server.addresses());
+}

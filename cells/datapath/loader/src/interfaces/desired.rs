@@ -187,6 +187,7 @@ fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
         empty_services_drop: facts.services.drop_empty.into(),
         empty_services_reject: facts.services.reject.into(),
         tunnel: facts.tunnel.is_tunnel().into(),
+        hybrid: facts.tunnel.is_hybrid().into(),
         tunnel_port: if facts.tunnel.is_tunnel() { facts.tunnel.port.to_be() } else { 0 },
         ..NodeConfig::default()
     }
