@@ -13,13 +13,15 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod tables;
 
 pub use known_options::known_options;
+pub use tables::large_tables;
 
 use hive::prelude::*;
 use hive::scope;
-use k8s_types::cilium::{CiliumEndpoint, CiliumEndpointSlice, CiliumNode};
-use k8s_types::core::{Namespace, Node, Pod};
+use k8s_types::cilium::{CiliumEndpointSlice, CiliumNode};
+use k8s_types::core::{Namespace, Node};
 use operator_endpoint_slices::EndpointSlicesConfig;
 use operator_identities::IdentitiesConfig;
 
@@ -62,10 +64,9 @@ pub fn leader() -> Cell {
     let cells = [
         operator_definitions::cell(),
         k8s_tables::table::<CiliumNode>(),
-        k8s_tables::table::<CiliumEndpoint>(),
         k8s_tables::table::<CiliumEndpointSlice>(),
         k8s_tables::table::<Node>(),
-        k8s_tables::table::<Pod>(),
+        large_tables(),
         k8s_tables::optional::<Namespace, _>(NamespaceUsers::are_any),
         k8s_writer::cell(),
         operator_ipam::cell(),

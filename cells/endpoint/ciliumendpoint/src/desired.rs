@@ -73,14 +73,14 @@ impl Desired {
         });
         let status = EndpointStatus {
             id: record.id.into(),
-            external_identifiers: Some(EndpointIdentifiers {
+            external_identifiers: Some(Box::new(EndpointIdentifiers {
                 cni_attachment_id: record.cni_attachment_id().into(),
                 container_id: record.container_id.as_str().into(),
                 k8s_namespace: record.k8s_namespace.as_str().into(),
                 k8s_pod_name: record.k8s_pod_name.as_str().into(),
                 pod_name: record.pod_name().into(),
                 ..EndpointIdentifiers::default()
-            }),
+            })),
             identity: Some(EndpointIdentity { id: identity.id.into(), labels }),
             networking: Some(EndpointNetworking { addressing: vec![pair], node_ip: node.to_string().into() }),
             named_ports: named_ports.collect(),

@@ -5,7 +5,7 @@
 //! manifests with their faults.
 //! **Needs** sources, members of `Group<Arc<dyn Source>>`: an API server, the tracker of a script. The folders of
 //! [`K8sConfig`] are sources, too: `cluster-folder` with objects of all kinds, and `static-cnp-path` with policies.
-//! **Provides** `Arc<Table<Row<T>>>` of each table; [`table()`] and [`selected`] for tables of further kinds;
+//! **Provides** `Arc<Table<Row<T>>>` of each table; [`table()`], [`selected`] and [`pruned`] for tables of further kinds;
 //! [`events()`] follows a source without a table. A reader that misses an object that may be new waits for
 //! [`Sources::refresh`].
 //! `GET /apiary/k8s-<plural>` lists the complete objects of a kind for `apiary get`; the tables' JSON may omit fields.
@@ -102,5 +102,5 @@ pub use pool::Pool;
 pub use row::{Row, Tabled};
 pub use source_file::{ManifestFault, SourceFile};
 pub use sources::Sources;
-pub use table::{optional, selected, table};
+pub use table::{optional, pruned, selected, table};
 pub use tables::SERVICE_NAME;

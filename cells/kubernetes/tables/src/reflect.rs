@@ -36,7 +36,11 @@ pub(crate) struct Reflection<R: Reflected> {
     conflicts: mpsc::Receiver<KeyBuf>,
     foreign: BTreeSet<KeyBuf>,
     last: Applied,
+    prune: Prune<R>,
 }
+
+/// Removes the parts of a row that no reader of the table needs.
+pub(crate) type Prune<R> = Arc<dyn Fn(&mut R) + Send + Sync>;
 
 impl<R: Reflected> Reflection<R> {
     /// Registers an initializer: from now on the table is not initialized until the source is complete.
@@ -73,7 +77,13 @@ impl<R: Reflected> Reflection<R> {
             conflicts,
             foreign,
             last,
+            prune: Arc::new(|_| ()),
         }
+    }
+
+    /// Removes parts of the rows before they are compared and stored.
+    pub(crate) fn prune(self, prune: Prune<R>) -> Self {
+        Reflection { prune, ..self }
     }
 
     /// Follows the source until the job ends. A refresh request is answered when all objects that the source had at
@@ -110,8 +120,10 @@ impl<R: Reflected> Reflection<R> {
     /// Returns the source's events from now on.
     fn watch(&self) -> impl Stream<Item = Result<ObjectEvent<R>, SourceError>> + Send + Unpin + use<R> {
         let (table, numbers, mut pool) = (self.table.clone(), self.numbers.clone(), Pool::default());
+        let prune = self.prune.clone();
         decode_events(&*self.source, self.selection.clone(), move |json, from: &Origin| {
             let mut row = R::read(json, from)?;
+            prune(&mut row);
             let snapshot = table.snapshot();
             let before = table.get(&snapshot, Query::raw_primary(KeyBuf::of(&row.key())));
             let outcome = match before {

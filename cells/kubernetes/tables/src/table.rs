@@ -10,7 +10,7 @@ use k8s_types::{Selection, Source};
 
 use crate::numbers::Numbers;
 use crate::page::page;
-use crate::reflect::Reflection;
+use crate::reflect::{Prune, Reflection};
 use crate::row::{Reflected, Row, Tabled};
 use crate::sources::Sources;
 
@@ -28,6 +28,18 @@ pub fn table<T: Tabled>() -> Cell {
 pub fn selected<T: Tabled, P: Param>(select: impl Fn(P) -> Selection + Send + Sync + 'static) -> Cell {
     let reflect = move |wanted: P, table: Arc<RwTable<Row<T>>>, sources: Reflecting| {
         sources.reflect(&table, T::TABLE, select(wanted));
+    };
+    let list = |table: Arc<Table<Row<T>>>| Member(page(T::TABLE, T::KIND, (*table).clone()));
+    bundle([statedb::table::<Row<T>>(), provide(list), invoke(reflect)])
+}
+
+/// As [`table()`], for readers that need a part of each object. A function returns what removes the others, from a dependency of
+/// the hive, so that they take no memory. The page of the kind lists what is left.
+pub fn pruned<T: Tabled, P: Param>(prune: impl Fn(P) -> fn(&mut T) + Send + Sync + 'static) -> Cell {
+    let reflect = move |options: P, table: Arc<RwTable<Row<T>>>, sources: Reflecting| {
+        let prune = prune(options);
+        let prune: Prune<Row<T>> = Arc::new(move |row: &mut Row<T>| prune(&mut row.object));
+        sources.reflect_pruned(&table, T::TABLE, Selection::all(T::KIND), &prune);
     };
     let list = |table: Arc<Table<Row<T>>>| Member(page(T::TABLE, T::KIND, (*table).clone()));
     bundle([statedb::table::<Row<T>>(), provide(list), invoke(reflect)])
@@ -57,11 +69,22 @@ pub(crate) struct Reflecting {
 impl Reflecting {
     /// A job for each source.
     pub(crate) fn reflect<R: Reflected>(&self, table: &Arc<RwTable<R>>, name: &str, selection: Selection) {
+        self.reflect_pruned(table, name, selection, &(Arc::new(|_: &mut R| ()) as Prune<R>));
+    }
+
+    fn reflect_pruned<R: Reflected>(
+        &self,
+        table: &Arc<RwTable<R>>,
+        name: &str,
+        selection: Selection,
+        prune: &Prune<R>,
+    ) {
         let numbers = self.numbers.as_deref().cloned().unwrap_or_default();
         for source in self.sources.iter().filter(|source| source.has(selection.kind)) {
             let job = format!("k8s-reflector-{name}-{}", source.name());
             let reflection =
-                Reflection::new(source.clone(), selection.clone(), (**table).clone(), numbers.clone());
+                Reflection::new(source.clone(), selection.clone(), (**table).clone(), numbers.clone())
+                    .prune(prune.clone());
             let requests = self.refresh.as_deref().cloned().unwrap_or_default().join_table();
             self.jobs.one_shot(job, move |cx| reflection.run(requests, cx)).add();
         }

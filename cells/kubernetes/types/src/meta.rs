@@ -85,6 +85,11 @@ slim! {
 pub struct Shared<T>(Option<Arc<[T]>>);
 
 impl<T> Shared<T> {
+    /// Returns the items for changes; none if a clone shares them.
+    pub fn get_mut(&mut self) -> &mut [T] {
+        self.0.as_mut().and_then(Arc::get_mut).unwrap_or_default()
+    }
+
     /// Whether both share their memory.
     pub fn shares(&self, other: &Shared<T>) -> bool {
         match (&self.0, &other.0) {
@@ -169,6 +174,14 @@ impl StringMap {
     /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
+    }
+
+    /// Calls a function with each name and value, for interning: they must stay equal. None is called if a clone shares the map.
+    pub fn for_each_mut(&mut self, mut change: impl FnMut(&mut SmolStr)) {
+        for (key, value) in self.0.as_mut().and_then(Arc::get_mut).unwrap_or_default() {
+            change(key);
+            change(value);
+        }
     }
 
     /// Whether both share their memory.

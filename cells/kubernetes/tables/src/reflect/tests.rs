@@ -88,6 +88,25 @@ impl Lone {
 }
 
 #[test]
+fn a_change_of_a_pruned_part_is_no_change_of_the_row() {
+    let table = Db::new().table::<Row<Pod>>().unwrap();
+    let mut a = Lone::new("a", &table);
+    a.reflection.prune = Arc::new(|row: &mut Row<Pod>| row.object.status.phase = "".into());
+    a.cut();
+    a.shelf.write(vec![set("p", 1)], true);
+    a.take(100);
+    assert_eq!(shown(&table), "p=@a");
+    let revision = || {
+        let snapshot = table.snapshot();
+        table.get(&snapshot, Row::by_name("default", "p")).map(|row| row.revision())
+    };
+    let before = revision();
+    a.shelf.write(vec![set("p", 2)], false);
+    a.take(100);
+    assert!(before.is_some() && revision() == before);
+}
+
+#[test]
 fn an_invalid_object_keeps_its_last_good_version_until_it_is_valid() {
     let table = Db::new().table::<Row<Pod>>().unwrap();
     let mut a = Lone::new("a", &table);

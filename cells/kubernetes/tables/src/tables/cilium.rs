@@ -37,6 +37,11 @@ impl Tabled for CiliumIdentity {
             row.security_labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
         vec![row.metadata.name.to_string(), labels.join(", "), row.age()]
     }
+
+    /// The names of labels are those of all identities, and most values those of many.
+    fn share(&mut self, pool: &mut Pool) {
+        self.security_labels.for_each_mut(|text| pool.text(text));
+    }
 }
 
 impl Tabled for CiliumEndpoint {

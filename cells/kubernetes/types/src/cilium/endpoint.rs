@@ -22,9 +22,9 @@ slim! {
         /// Its controllers.
         pub controllers: Vec<ControllerStatus>,
         /// Its external identifiers.
-        pub external_identifiers: Option<EndpointIdentifiers>,
+        pub external_identifiers: Option<Box<EndpointIdentifiers>>,
         /// Its health.
-        pub health: Option<EndpointHealth>,
+        pub health: Option<Box<EndpointHealth>>,
         /// Its security identity.
         pub identity: Option<EndpointIdentity>,
         /// Its log.
@@ -34,7 +34,7 @@ slim! {
         /// The encryption key of its node.
         always pub encryption: EncryptionSpec,
         /// Its policy.
-        pub policy: Option<EndpointPolicy>,
+        pub policy: Option<Box<EndpointPolicy>>,
         /// `ready` and so on.
         pub state: SmolStr,
         /// Its named ports.
