@@ -33,10 +33,16 @@ pub fn granted(stage: &Stage, user: User) -> BTreeSet<Right> {
         User::Operator => ["cilium-operator", "cilium-operator"],
         User::Agent | User::Admin => ["cilium", "cilium-config-agent"],
     };
-    let roles = [
+    let mut roles = vec![
         stage.get(&["clusterrole", of_cluster]).unwrap(),
         stage.get(&["-n", "kube-system", "role", of_namespace]).unwrap(),
     ];
+    // Of the namespaces of secrets, where there are any.
+    let of_secrets = match user {
+        User::Operator => "cilium-operator-tls-secrets",
+        User::Agent | User::Admin => "cilium-envoy-secrets",
+    };
+    roles.extend(stage.get(&["-n", "cilium-secrets", "role", of_secrets]).ok());
     let mut rights = BTreeSet::new();
     for rule in roles.iter().flat_map(|role| role["rules"].as_array().unwrap()) {
         let names = |of: &str| -> Vec<String> {

@@ -24,6 +24,8 @@ use k8s_types::cilium::{CiliumEndpointSlice, CiliumNode};
 use k8s_types::core::{Namespace, Node};
 use operator_endpoint_slices::EndpointSlicesConfig;
 use operator_identities::IdentitiesConfig;
+use operator_policy_status::PolicyStatusConfig;
+use operator_secret_sync::SecretSyncConfig;
 
 /// The scope of the cells that only the leader runs.
 #[derive(Debug)]
@@ -68,6 +70,7 @@ pub fn leader() -> Cell {
         k8s_tables::table::<Node>(),
         large_tables(),
         k8s_tables::optional::<Namespace, _>(NamespaceUsers::are_any),
+        operator_policy_status::tables(PolicyReaders::are_any),
         k8s_writer::cell(),
         operator_ipam::cell(),
         operator_lb_ipam::cell(),
@@ -76,6 +79,7 @@ pub fn leader() -> Cell {
         operator_identities::cell(),
         operator_garbage_collection::cell(),
         operator_policy_status::cell(),
+        operator_secret_sync::cell(),
     ];
     scope::<Leader>("leader", "Cells of the replica that leads", cells)
 }
@@ -90,6 +94,19 @@ struct NamespaceUsers {
 impl NamespaceUsers {
     fn are_any(users: NamespaceUsers) -> bool {
         users.slices.enable_cilium_endpoint_slice || users.identities.is_enabled()
+    }
+}
+
+/// The cells that read policies.
+#[derive(Params)]
+struct PolicyReaders {
+    status: Config<PolicyStatusConfig>,
+    secrets: Config<SecretSyncConfig>,
+}
+
+impl PolicyReaders {
+    fn are_any(readers: PolicyReaders) -> bool {
+        readers.status.validate_network_policy || readers.secrets.is_enabled()
     }
 }
 

@@ -48,7 +48,12 @@ none
 
 {{- /* Whether an Envoy runs beside the agent. */ -}}
 {{- define "apiary.hasEnvoy" -}}
-{{- eq (toString (get .Values.extraConfig "external-envoy-proxy")) "true" -}}
+{{- or (eq (include "apiary.envoy" .) "true") (eq (toString (get .Values.extraConfig "external-envoy-proxy")) "true") -}}
+{{- end }}
+
+{{- /* Whether the operator copies secrets for Envoys. */ -}}
+{{- define "apiary.syncsSecrets" -}}
+{{- and (eq (include "apiary.hasEnvoy" .) "true") (eq (toString .Values.tls.secretSync.enabled) "true") (ne .Values.tls.secretsNamespace.name "") -}}
 {{- end }}
 
 {{- /* The variables by which processes find an API server that is not behind the service of the cluster. */ -}}

@@ -95,7 +95,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
         "operator-node-taints",
         "operator-policy-status",
     ],
-    &["operator-garbage-collection"],
+    &["operator-garbage-collection", "operator-secret-sync"],
     // Cells contribute commands and do not know the engine that runs them.
     &["hive-script", "hive-shell"],
     &["agent", "operator", "apiary-cni", "apiary"],

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use hive::Param;
 use hive::prelude::*;
 use k8s_tables::Row;
 use k8s_writer::Writer;
@@ -18,14 +19,17 @@ use crate::object::PolicyObject;
 
 /// Sets the condition `Valid` of network policies. A cell of the leader.
 pub fn cell() -> Cell {
-    type Options = Config<PolicyStatusConfig>;
-    let cells = [
-        config::<PolicyStatusConfig>(),
-        k8s_tables::optional::<PolicyObject<false>, _>(|options: Options| options.validate_network_policy),
-        k8s_tables::optional::<PolicyObject<true>, _>(|options: Options| options.validate_network_policy),
-        invoke(start),
-    ];
+    let cells = [config::<PolicyStatusConfig>(), invoke(start)];
     module("policy-status", "Whether network policies are valid", cells)
+}
+
+/// Provides the tables of network policies, for this cell and others of the leader. They are empty unless a function returns true
+/// for its dependency, such as the options of the cells that read them.
+pub fn tables<P: Param>(is_enabled: impl Fn(P) -> bool + Clone + Send + Sync + 'static) -> Cell {
+    bundle([
+        k8s_tables::optional::<PolicyObject<false>, P>(is_enabled.clone()),
+        k8s_tables::optional::<PolicyObject<true>, P>(is_enabled),
+    ])
 }
 
 #[derive(Params)]
@@ -61,7 +65,8 @@ fn start(p: PolicyStatusParams) {
 }
 
 /// Returns the settings of the agents that decide about the validity of policies. They are options of cells of the agent, or of another cell.
-fn engine_settings(options: &hive::Settings) -> Settings {
+#[must_use]
+pub fn engine_settings(options: &hive::Settings) -> Settings {
     let defaults = Settings::default();
     let is_on = |option, default| options.value(option).map_or(default, |(_, value)| value == "true");
     Settings {

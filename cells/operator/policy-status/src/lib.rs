@@ -1,7 +1,7 @@
 //! Whether network policies are valid, as conditions in their statuses.
 //!
-//! **Owns** the condition `Valid` of CiliumNetworkPolicies and CiliumClusterwideNetworkPolicies. **Needs** the writer of cluster
-//! objects, the [`Leadership`](operator_election::Leadership). **Provides** nothing.
+//! **Owns** the condition `Valid` of CiliumNetworkPolicies and CiliumClusterwideNetworkPolicies. **Needs** the [tables] of both
+//! kinds, the writer of cluster objects, the [`Leadership`](operator_election::Leadership). **Provides** nothing.
 //!
 //! Each policy is validated with the parser and the options of the agents, so that its condition states what they do: `True` if
 //! they enforce it, `False` with the path and the remedy of each problem if they refuse it (the version before stays in force
@@ -20,5 +20,6 @@ mod job;
 mod object;
 mod validation;
 
-pub use cell::cell;
+pub use cell::{cell, engine_settings, tables};
 pub use config::PolicyStatusConfig;
+pub use object::PolicyObject;

@@ -4,15 +4,17 @@
 
 use k8s_tables::Tabled;
 use k8s_types::{Kind, ObjectMeta, Resource};
+use policy_engine::{Policy, Refusal, Settings};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// A policy of a namespace, or of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct PolicyObject<const CLUSTERWIDE: bool> {
+pub struct PolicyObject<const CLUSTERWIDE: bool> {
+    /// Standard object metadata.
     #[serde(default)]
-    pub(crate) metadata: ObjectMeta,
+    pub metadata: ObjectMeta,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) spec: Option<Rules>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,6 +48,26 @@ impl Rules {
     pub(crate) fn value(&self) -> Value {
         // It was JSON when it was stored.
         serde_json::from_str(self.0.get()).unwrap_or_default()
+    }
+}
+
+impl<const CLUSTERWIDE: bool> PolicyObject<CLUSTERWIDE> {
+    /// Parses the policy as agents do. The error has the reasons for which they refuse it.
+    pub fn parse(&self, settings: &Settings) -> Result<Policy, Refusal> {
+        let kind = match CLUSTERWIDE {
+            true => policy_engine::Kind::CiliumClusterwideNetworkPolicy,
+            false => policy_engine::Kind::CiliumNetworkPolicy,
+        };
+        let mut manifest = json!({"metadata": {"name": *self.metadata.name}});
+        if !CLUSTERWIDE {
+            manifest["metadata"]["namespace"] = json!(*self.metadata.namespace);
+        }
+        for (field, rules) in [("spec", &self.spec), ("specs", &self.specs)] {
+            if let Some(rules) = rules {
+                manifest[field] = rules.value();
+            }
+        }
+        policy_engine::parse(kind, &manifest, settings)
     }
 }
 

@@ -1,8 +1,7 @@
 //! Validity of a policy, and its status.
 
 use hive::health::summarize;
-use k8s_types::Resource as _;
-use policy_engine::{Kind, Settings, parse};
+use policy_engine::Settings;
 use serde_json::{Map, Value, json};
 
 use crate::object::PolicyObject;
@@ -18,18 +17,7 @@ pub(crate) fn problems<const CLUSTERWIDE: bool>(
     policy: &PolicyObject<CLUSTERWIDE>,
     settings: &Settings,
 ) -> Option<String> {
-    let kind = if CLUSTERWIDE { Kind::CiliumClusterwideNetworkPolicy } else { Kind::CiliumNetworkPolicy };
-    let metadata = policy.metadata();
-    let mut manifest = json!({"metadata": {"name": *metadata.name}});
-    if !CLUSTERWIDE {
-        manifest["metadata"]["namespace"] = json!(*metadata.namespace);
-    }
-    for (field, rules) in [("spec", &policy.spec), ("specs", &policy.specs)] {
-        if let Some(rules) = rules {
-            manifest[field] = rules.value();
-        }
-    }
-    let refusal = parse(kind, &manifest, settings).err()?;
+    let refusal = policy.parse(settings).err()?;
     let problems: Vec<String> = refusal.problems.iter().map(ToString::to_string).collect();
     Some(summarize(&problems, MAX_PROBLEMS, "; ").to_string())
 }

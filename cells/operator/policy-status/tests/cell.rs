@@ -9,6 +9,7 @@ use k8s_fake_apiserver::FakeServer;
 use k8s_types::Kind;
 use k8s_writer::Write;
 use operator_election::Leadership;
+use operator_policy_status::PolicyStatusConfig;
 use serde_json::{Value, json};
 use statedb::Table;
 use tokio::time::sleep;
@@ -45,6 +46,7 @@ async fn started(server: &FakeServer, leadership: Leadership, options: &[(&str, 
         operator_definitions::cell(),
         k8s_writer::cell(),
         supply(Arc::new(leadership)),
+        operator_policy_status::tables(|options: Config<PolicyStatusConfig>| options.validate_network_policy),
         operator_policy_status::cell(),
         invoke(|_: Arc<Table<Write>>| ()),
     ]);

@@ -160,6 +160,39 @@ fn validate_policies(cluster: &Cluster) {
     }
 }
 
+/// Has the copy of a secret created, updated and deleted.
+fn copy_secret(cluster: &Cluster) {
+    let header = json!({"name": "x-token", "mismatch": "REPLACE", "secret": {"name": "token"}});
+    let policy = json!({
+        "apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy",
+        "metadata": {"name": "token", "namespace": "default"},
+        "spec": {"endpointSelector": {"matchLabels": {"app": "none"}}, "egress": [{"toPorts": [{
+            "ports": [{"port": "80", "protocol": "TCP"}], "rules": {"http": [{"headerMatches": [header]}]},
+        }]}]},
+    });
+    cluster.stage.apply(&policy.to_string()).unwrap();
+    for value in ["MQ==", "Mg=="] {
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "token", "namespace": "default"},
+            "data": {"value": value},
+        });
+        cluster.stage.apply(&secret.to_string()).unwrap();
+        let is_copied = || {
+            let copy =
+                cluster.stage.get(&["-n=cilium-secrets", "secret", "default-token"]).unwrap_or_default();
+            copy["data"]["value"] == value && copy["type"] == "Opaque"
+        };
+        wait_until("the secret has a copy", LIMIT, is_copied);
+    }
+    let delete = ["-n=default", "delete", "ciliumnetworkpolicy", "token"];
+    cluster.stage.kubectl(&delete).unwrap();
+    let is_gone = || {
+        let secrets = cluster.stage.get(&["-n=cilium-secrets", "secrets"]).unwrap_or_default();
+        secrets["items"].as_array().is_some_and(Vec::is_empty)
+    };
+    wait_until("the copy is deleted", LIMIT, is_gone);
+}
+
 /// Has both programs join; returns the requests of the operator and what its roles grant.
 fn join(values: &Value) -> [BTreeSet<Right>; 2] {
     let options = StageOptions { rbac: true, audit: true, ..StageOptions::default() };
@@ -215,6 +248,9 @@ fn join(values: &Value) -> [BTreeSet<Right>; 2] {
     }
     serve_load_balancer(&cluster);
     validate_policies(&cluster);
+    if cluster.node.config.get("external-envoy-proxy").is_some_and(|value| value == "true") {
+        copy_secret(&cluster);
+    }
 
     let (of_agent, refused) = asked(&cluster.stage, User::Agent);
     assert_eq!(refused, BTreeSet::new(), "the agent's roles do not allow it");
@@ -239,7 +275,9 @@ fn agent_and_operator_join_with_the_charts_options_and_its_roles_allow_no_more()
         "autoCreateCiliumPodIPPools": {"default": {"ipv4": {"cidrs": ["10.50.0.0/16"], "maskSize": 27}}},
     }}});
     let (mut used, mut allowed) = (BTreeSet::new(), BTreeSet::new());
-    let slices = json!({"ciliumEndpointSlice": {"enabled": true}});
+    // An Envoy of others, which this stage does not have: secrets are copied for it.
+    let slices = json!({"ciliumEndpointSlice": {"enabled": true}, "extraConfig": {"external-envoy-proxy": "true"},
+        "operator": {"identityGCInterval": "5s"}});
     for values in [slices, pools] {
         let [asked, granted] = join(&values);
         used.extend(asked);

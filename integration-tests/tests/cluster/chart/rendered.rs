@@ -287,29 +287,43 @@ fn default_options_are_those_of_ciliums_chart_but_for_what_is_not_built() {
     assert!(left_out.values().all(|reason| !reason.is_empty()));
 }
 
-/// Agents may read secrets only with an Envoy, and those of their namespace.
+/// Agents may read secrets only with an Envoy, and those of their namespace; the operator those of all only to copy them.
 #[test]
 fn roles_of_secrets_are_of_their_namespaces() {
     require_helm!();
     let rules = |values: Value| -> Vec<String> {
         let objects = objects(&render(&values).unwrap());
-        let has_secrets = |object: &&Value| object["rules"].to_string().contains("\"secrets\"");
-        let roles = objects.values().filter(has_secrets);
-        roles
-            .map(|role| {
-                let namespace = role["metadata"]["namespace"].as_str().unwrap_or_default();
-                format!("{} {namespace}", role["kind"].as_str().unwrap_or_default())
+        let rules = |role: &Value| role["rules"].as_array().cloned().unwrap_or_default();
+        let is_of_secrets = |rule: &Value| rule["resources"].to_string().contains("\"secrets\"");
+        let roles = objects.values().flat_map(|role| {
+            let rules = rules(role).into_iter().filter(is_of_secrets);
+            rules.map(move |rule| {
+                let (name, namespace) = (&role["metadata"]["name"], &role["metadata"]["namespace"]);
+                let verbs: Vec<&str> =
+                    rule["verbs"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+                let text = |value: &Value| value.as_str().unwrap_or("*").to_owned();
+                format!("{} {}: {}", text(namespace), text(name), verbs.join(" "))
             })
-            .collect()
+        });
+        roles.collect()
     };
     let envoy = json!({"external-envoy-proxy": "true"});
     assert_eq!(rules(json!({})), [""; 0]);
-    assert_eq!(rules(json!({"extraConfig": envoy})), ["Role cilium-secrets"]);
+    let of = |namespace: &str| {
+        [
+            "* cilium-operator: list watch".to_owned(),
+            format!("{namespace} cilium-envoy-secrets: list watch"),
+            format!("{namespace} cilium-operator-tls-secrets: get create update delete"),
+        ]
+    };
+    assert_eq!(rules(json!({"extraConfig": envoy})), of("cilium-secrets"));
+    assert_eq!(rules(json!({"envoy": {"enabled": true}})), of("cilium-secrets"), "the chart's own Envoy");
     let mut values = json!({"extraConfig": envoy, "tls": {"secretsNamespace": {"name": "own"}}});
-    assert_eq!(rules(values.clone()), ["Role own"]);
+    assert_eq!(rules(values.clone()), of("own"));
     values["tls"]["secretSync"] = json!({"enabled": false});
+    assert_eq!(rules(values.clone()), ["own cilium-envoy-secrets: list watch"]);
     values["tls"]["readSecretsOnlyFromSecretsNamespace"] = json!(false);
-    assert_eq!(rules(values), ["ClusterRole "]);
+    assert_eq!(rules(values), ["* cilium: list watch"]);
 }
 
 /// The keys and objects of exporters and metrics of flows are those of Cilium's chart.

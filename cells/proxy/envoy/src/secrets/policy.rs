@@ -13,7 +13,7 @@ use crate::config::EnvoyConfig;
 /// Where secrets of rules are.
 #[derive(Debug, Clone)]
 enum Location {
-    /// In a namespace, as copies by the names `NAMESPACE-NAME`, which Cilium's operator makes.
+    /// In a namespace, as copies by the names `NAMESPACE-NAME`, which the operator makes.
     Copies(Arc<str>),
     /// In a namespace, which rules have to name.
     Namespace(Arc<str>),
@@ -81,23 +81,29 @@ impl PolicySecrets {
 
     /// Returns the secret that a rule names.
     pub(crate) fn find(&self, reference: &SecretRef) -> Result<Found, Absence> {
-        let SecretRef { namespace, name } = reference;
+        let SecretRef { namespace, name: from } = reference;
         match &self.location {
             Location::Namespace(own) if **own != **namespace => {
                 Err(Absence::Fault(format!("secrets are read from the namespace {own:?} only")))
             }
-            Location::Namespace(_) | Location::Any => match self.store.get(namespace, name) {
+            Location::Namespace(_) | Location::Any => match self.store.get(namespace, from) {
                 Lookup::Found(secret) => Ok(Found { secret, sds: None }),
                 Lookup::Missing => Err(Absence::Fault("does not exist".to_owned())),
                 Lookup::Unknown => Err(Absence::Unknown),
             },
             Location::Copies(own) => {
-                let copy = format!("{namespace}-{name}");
+                let copy = format!("{namespace}-{from}");
+                let mut is_of_another = false;
                 let mut names = vec![&copy];
                 // A secret that is there needs no copy.
-                names.extend((**own == **namespace).then_some(name));
+                names.extend((**own == **namespace).then_some(from));
                 for name in names {
                     match self.store.get(own, name) {
+                        Lookup::Found(secret)
+                            if *name == copy && secret.is_copy_of_another(namespace, from) =>
+                        {
+                            is_of_another = true;
+                        }
                         Lookup::Found(secret) => {
                             return Ok(Found { secret, sds: Some(format!("{own}/{name}")) });
                         }
@@ -105,7 +111,12 @@ impl PolicySecrets {
                         Lookup::Unknown => return Err(Absence::Unknown),
                     }
                 }
-                Err(Absence::Fault(format!("has no copy {own}/{copy}, which Cilium's operator makes")))
+                Err(Absence::Fault(match is_of_another {
+                    true => {
+                        format!("has no copy: {own}/{copy} is that of another secret; rename one of them")
+                    }
+                    false => format!("has no copy {own}/{copy}, which the operator makes"),
+                }))
             }
         }
     }

@@ -22,9 +22,17 @@ const TICKET_KEY: &str = "tls.sessionticket.key";
 const TICKET_KEY_LENGTH: usize = 80;
 const MAX_TICKET_KEYS: usize = 10;
 
+/// Labels of a copy that the operator keeps: namespace and name of its original.
+const OWNER_NAMESPACE: &str = "secretsync.cilium.io/owning-secret-namespace";
+const OWNER_NAME: &str = "secretsync.cilium.io/owning-secret-name";
+
 /// The items of a secret. Without `Debug`: nothing prints them.
 #[derive(Default, PartialEq, Eq)]
-pub(crate) struct Secret(BTreeMap<String, Vec<u8>>);
+pub(crate) struct Secret {
+    items: BTreeMap<String, Vec<u8>>,
+    /// Namespace and name of the original, if it is a copy of the operator.
+    original: Option<(String, String)>,
+}
 
 impl Secret {
     /// Decodes an object; the error names the item that is not valid.
@@ -38,18 +46,26 @@ impl Secret {
         let plain =
             object.string_data.iter().map(|(key, value)| (key.to_string(), value.as_bytes().to_vec()));
         items.extend(plain);
-        Ok(Secret(items))
+        let label = |key| object.metadata.labels.get(key).map(ToString::to_string);
+        let original = label(OWNER_NAMESPACE).zip(label(OWNER_NAME));
+        Ok(Secret { items, original })
+    }
+
+    /// Whether it is a copy of another secret: `a-b/c` and `a/b-c` have copies of the same name. A secret without an original was
+    /// made by hand.
+    pub(crate) fn is_copy_of_another(&self, namespace: &str, name: &str) -> bool {
+        self.original.as_ref().is_some_and(|original| original.0 != namespace || original.1 != name)
     }
 
     /// Returns an item.
     pub(crate) fn get(&self, key: &str) -> Option<&[u8]> {
-        self.0.get(key).map(Vec::as_slice)
+        self.items.get(key).map(Vec::as_slice)
     }
 
     /// Returns the item of a secret that has no other.
     pub(crate) fn single(&self) -> Option<&[u8]> {
-        match self.0.len() {
-            1 => self.0.values().next().map(Vec::as_slice),
+        match self.items.len() {
+            1 => self.items.values().next().map(Vec::as_slice),
             _ => None,
         }
     }
@@ -107,7 +123,10 @@ fn source(bytes: &[u8]) -> DataSource {
 #[cfg(test)]
 impl<'a> FromIterator<(&'a str, &'a [u8])> for Secret {
     fn from_iter<I: IntoIterator<Item = (&'a str, &'a [u8])>>(items: I) -> Secret {
-        Secret(items.into_iter().map(|(key, value)| (key.to_owned(), value.to_vec())).collect())
+        Secret {
+            items: items.into_iter().map(|(key, value)| (key.to_owned(), value.to_vec())).collect(),
+            original: None,
+        }
     }
 }
 
@@ -144,6 +163,18 @@ mod tests {
         let keys = [("tls.sessionticket.key", &first[..]), ("tls.sessionticket.key.1", &second[..])];
         let Type::SessionTicketKeys(TlsSessionTicketKeys { keys }) = content(keys).unwrap() else { panic!() };
         assert_eq!(keys, [source(&first), source(&second)]);
+    }
+
+    #[test]
+    fn a_copy_is_that_of_its_original_alone() {
+        let decode = |labels: &[(&str, &str)]| {
+            let mut object = Object::default();
+            object.metadata.labels = labels.iter().copied().collect();
+            Secret::decode(&object).unwrap()
+        };
+        let copy = decode(&[(OWNER_NAMESPACE, "a-b"), (OWNER_NAME, "c")]);
+        assert!(!copy.is_copy_of_another("a-b", "c") && copy.is_copy_of_another("a", "b-c"));
+        assert!(!decode(&[]).is_copy_of_another("a", "b-c"), "made by hand");
     }
 
     #[test]
