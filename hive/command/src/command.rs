@@ -11,7 +11,8 @@ use crate::flags::{Flag, FlagError, Flags, describe, parse, usage};
 /// The function of a command.
 pub type Function = Arc<dyn Fn(Call) -> Pending<'static, anyhow::Result<Output>> + Send + Sync>;
 
-type Completion = Arc<dyn Fn(&Completing) -> Vec<String> + Send + Sync>;
+/// Returns the candidates for an argument.
+pub(crate) type Completion = dyn Fn(&Completing) -> Vec<String> + Send + Sync;
 
 /// A command of scripts and of the shell. Cells contribute them as group members.
 ///
@@ -41,7 +42,7 @@ pub struct Command<R = Function> {
     first_is_regexp: bool,
     background: bool,
     run: R,
-    complete: Option<Completion>,
+    complete: Option<Arc<Completion>>,
     at: &'static Location<'static>,
 }
 

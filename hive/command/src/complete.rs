@@ -1,15 +1,10 @@
 //! Completion of a partially typed line.
 
-use crate::command::Completing;
+use crate::command::{Completing, Completion};
 use crate::flags::{Flag, FlagKind};
 
 /// Returns whole lines that complete the arguments of a command typed so far; `of` completes one argument.
-pub(crate) fn complete(
-    command: &str,
-    flags: &[Flag],
-    of: Option<&(dyn Fn(&Completing) -> Vec<String> + Send + Sync)>,
-    typed: &str,
-) -> Vec<String> {
+pub(crate) fn complete(command: &str, flags: &[Flag], of: Option<&Completion>, typed: &str) -> Vec<String> {
     let Some(complete) = of else { return flag_names(command, flags, typed) };
     let Some(argument) = argument(flags, typed) else { return flag_names(command, flags, typed) };
     let begun = &typed[..typed.len() - argument.typed.len()];
