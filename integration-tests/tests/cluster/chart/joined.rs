@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -12,9 +14,12 @@ use k8s_types::schema::custom_resource_definitions;
 use serde_json::{Value, json};
 use test_kit::{Process, require_root, try_wait_until, wait_until};
 
-use super::{config, render, require_helm};
+use super::{config, render, require_helm, root};
 
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// In the network namespace of the node.
+const OPERATOR_METRICS: u16 = 9963;
 
 /// Requests of the operator that need a restarted agent or objects without an owner, which are not part of this test.
 const OF_OTHER_TESTS: [&str; 8] = [
@@ -160,6 +165,48 @@ fn validate_policies(cluster: &Cluster) {
     }
 }
 
+/// The queries of the operator's dashboard find their metrics, with the labels by which they group.
+fn read_dashboard(cluster: &Cluster) {
+    let dashboard = fs::read_to_string(root().join("helm/apiary/dashboards/operator.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&dashboard).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let queries = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+    // The first endpoint is collected after 5 minutes.
+    let queries: Vec<&str> = queries
+        .map(|target| target["expr"].as_str().unwrap())
+        .filter(|query| !query.contains("cilium_operator_endpoint_gc_objects"))
+        .collect();
+    assert!(queries.len() >= 9, "{queries:?}");
+    let missing = |text: &str| -> Vec<String> {
+        let is_shown = |query: &&&str| {
+            let mut words = query.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+            let name = words.find(|word| word.starts_with("cilium_operator_")).unwrap();
+            let labels = query.split("by (").nth(1).map(|rest| rest.split(')').next().unwrap().split(", "));
+            let mut samples =
+                text.lines().filter(|line| line.split(['{', ' ']).next() == Some(name)).peekable();
+            samples.peek().is_some()
+                && samples.all(|line| {
+                    labels.clone().into_iter().flatten().all(|label| line.contains(&format!("{label}=\"")))
+                })
+        };
+        queries.iter().filter(|query| !is_shown(query)).map(|query| (*query).to_owned()).collect()
+    };
+    let shown = || {
+        let text = metrics(cluster).unwrap_or_default();
+        let missing = missing(&text);
+        if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?} in {text}")) }
+    };
+    try_wait_until(LIMIT, shown).unwrap_or_else(|error| panic!("{error}"));
+}
+
+fn metrics(cluster: &Cluster) -> io::Result<String> {
+    let mut stream = cluster.node.host().run(|| TcpStream::connect(("127.0.0.1", OPERATOR_METRICS)))?;
+    stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
+
 /// Has the copy of a secret created, updated and deleted.
 fn copy_secret(cluster: &Cluster) {
     let header = json!({"name": "x-token", "mismatch": "REPLACE", "secret": {"name": "token"}});
@@ -250,6 +297,7 @@ fn join(values: &Value) -> [BTreeSet<Right>; 2] {
     validate_policies(&cluster);
     if cluster.node.config.get("external-envoy-proxy").is_some_and(|value| value == "true") {
         copy_secret(&cluster);
+        read_dashboard(&cluster);
     }
 
     let (of_agent, refused) = asked(&cluster.stage, User::Agent);

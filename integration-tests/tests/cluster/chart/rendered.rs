@@ -68,7 +68,7 @@ fn value_sets() -> Vec<(&'static str, Value)> {
         (
             "metrics",
             json!({"prometheus": {"enabled": true, "metricsService": true, "metrics": ["+a", "-b"]}, "rollOutCiliumPods": true, "dashboards": {"enabled": true},
-                "operator": {"prometheus": {"metricsService": true, "port": 9964}, "rollOutPods": true,
+                "operator": {"prometheus": {"metricsService": true, "port": 9964}, "rollOutPods": true, "dashboards": {"enabled": true},
                     "podDisruptionBudget": {"enabled": true}}}),
         ),
         (
@@ -153,7 +153,7 @@ fn value_sets() -> Vec<(&'static str, Value)> {
                     "fileCompress": true, "allowList": ["{\"verdict\":[\"DROPPED\"]}", "{\"source_pod\":[\"kube-system/\"]}"],
                     "denyList": ["{\"reply\":[true]}"], "fieldMask": ["time", "verdict"],
                     "fieldAggregate": ["source.identity"], "aggregationInterval": "30s"}},
-                "metrics": {"enabled": ["dns:query;ignoreAAAA", "drop"], "enableOpenMetrics": true, "port": 9966, "serviceAnnotations": {"a": "b"},
+                "metrics": {"dashboards": {"enabled": true}, "enabled": ["dns:query;ignoreAAAA", "drop"], "enableOpenMetrics": true, "port": 9966, "serviceAnnotations": {"a": "b"},
                     "tls": {"enabled": true, "server": {"extraDnsNames": ["metrics.example.org"], "mtls": {"enabled": true, "useSecret": false, "name": "scrapers"}}}}}}),
         ),
         (

@@ -322,3 +322,57 @@ fn dashboards_of_cilium_find_their_metrics_labels_and_values() {
         }
     }
 }
+
+/// The chart's dashboard of flows.
+const CHART: &str = include_str!("../../../../../helm/apiary/dashboards/flows.json");
+
+#[test]
+fn the_charts_dashboard_finds_its_metrics_and_labels() {
+    let l7 = |kind: &str, l7: Value| {
+        let mut flow = tcp(json!({"event_type": {"type": 129}, "is_reply": kind == "RESPONSE", "l7": l7}));
+        flow["l7"]["type"] = json!(kind);
+        flow
+    };
+    let request = json!({"http": {"method": "GET", "protocol": "HTTP/1.1"}});
+    let response =
+        json!({"latency_ns": "1000000", "http": {"method": "GET", "protocol": "HTTP/1.1", "code": 200}});
+    let query = json!({"dns": {"query": "a.test.", "qtypes": ["A"]}});
+    let flows = [
+        tcp(json!({})),
+        tcp(json!({"verdict": "DROPPED", "drop_reason_desc": "POLICY_DENIED", "event_type": {"type": 1}})),
+        tcp(json!({"event_type": {"type": 5}, "policy_match_type": 2})),
+        tcp(json!({"l4": {"ICMPv4": {}}, "Summary": "ICMPv4 EchoRequest"})),
+        l7("REQUEST", query.clone()),
+        l7("RESPONSE", query),
+        l7("REQUEST", request),
+        l7("RESPONSE", response),
+    ];
+    let (set, registry) = with("flow tcp icmp drop dns http policy port-distribution");
+    flows.iter().for_each(|flow| set.count(&event(flow)));
+    let lost = LostEvent {
+        source: LostEventSource::PerfEventRingBuffer.into(),
+        num_events_lost: 1,
+        ..LostEvent::default()
+    };
+    set.count(&Event::Lost(lost));
+    let text = registry.text();
+    let dashboard: Value = serde_json::from_str(CHART).unwrap();
+    let targets =
+        dashboard["panels"].as_array().unwrap().iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+    let mut count = 0;
+    for query in targets.map(|target| target["expr"].as_str().unwrap()) {
+        let mut words = query.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+        let name = words.find(|word| word.starts_with("hubble_")).unwrap();
+        let samples: Vec<&str> = text.lines().filter(|line| line.split('{').next() == Some(name)).collect();
+        assert!(!samples.is_empty(), "{name} is not in {text}");
+        let groups = query.split("by (").nth(1).unwrap().split(')').next().unwrap();
+        for label in groups.split(", ") {
+            let has_label = |line: &&str| {
+                line.contains(&format!(",{label}=\"")) || line.contains(&format!("{{{label}=\""))
+            };
+            assert!(samples.iter().all(has_label), "{name} has no label {label}: {samples:#?}");
+        }
+        count += 1;
+    }
+    assert!(count >= 12, "{count} queries");
+}
