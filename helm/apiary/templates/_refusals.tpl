@@ -13,6 +13,15 @@
     {{- end -}}
   {{- end -}}
 {{- end -}}
+{{- /* Objects of the whole cluster are of one release; two agents on a node would replace each other's programs. */ -}}
+{{- with lookup "rbac.authorization.k8s.io/v1" "ClusterRole" "" "cilium" -}}
+  {{- $annotations := .metadata.annotations | default dict -}}
+  {{- $name := get $annotations "meta.helm.sh/release-name" -}}
+  {{- $namespace := get $annotations "meta.helm.sh/release-namespace" -}}
+  {{- if and $name (or (ne $name $.Release.Name) (ne $namespace $.Release.Namespace)) -}}
+    {{- $faults = append $faults (printf "(release): this cluster has the release %s in the namespace %s already: upgrade that one, or uninstall it first" $name $namespace) -}}
+  {{- end -}}
+{{- end -}}
 {{- with $values -}}
   {{- $config := include "apiary.config" $ | fromYaml -}}
   {{- if not (or .ipv4.enabled .ipv6.enabled) -}}

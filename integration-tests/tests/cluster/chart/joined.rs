@@ -14,7 +14,7 @@ use k8s_types::schema::custom_resource_definitions;
 use serde_json::{Value, json};
 use test_kit::{Process, require_root, try_wait_until, wait_until};
 
-use super::{config, render, require_helm, root};
+use super::{config, helm, render, require_helm, root};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -165,6 +165,31 @@ fn validate_policies(cluster: &Cluster) {
     }
 }
 
+/// A second release is refused by the name of the first one.
+fn install_second_release(cluster: &Cluster) {
+    let install = || {
+        let home = tempfile::tempdir().unwrap();
+        let mut command = cluster.node.host().command(helm().unwrap());
+        let output = command
+            .args(["install", "--dry-run=server", "second", "helm/apiary", "--namespace", "second"])
+            .current_dir(root())
+            .env("KUBECONFIG", cluster.gate.kubeconfig(User::Admin).unwrap())
+            .env("HELM_CACHE_HOME", home.path())
+            .env("HELM_CONFIG_HOME", home.path())
+            .env("HELM_DATA_HOME", home.path())
+            .output()
+            .unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let refusal = "this cluster has the release first in the namespace kube-system already";
+    assert!(!install().contains(refusal), "no release has installed these objects");
+    let of_release = ["meta.helm.sh/release-name=first", "meta.helm.sh/release-namespace=kube-system"];
+    cluster.stage.kubectl(&[&["annotate", "clusterrole", "cilium"][..], &of_release].concat()).unwrap();
+    let error = install();
+    assert!(error.contains(refusal), "{error}");
+}
+
 /// The queries of the operator's dashboard find their metrics, with the labels by which they group.
 fn read_dashboard(cluster: &Cluster) {
     let dashboard = fs::read_to_string(root().join("helm/apiary/dashboards/operator.json")).unwrap();
@@ -298,6 +323,7 @@ fn join(values: &Value) -> [BTreeSet<Right>; 2] {
     if cluster.node.config.get("external-envoy-proxy").is_some_and(|value| value == "true") {
         copy_secret(&cluster);
         read_dashboard(&cluster);
+        install_second_release(&cluster);
     }
 
     let (of_agent, refused) = asked(&cluster.stage, User::Agent);
