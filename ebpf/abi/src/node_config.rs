@@ -162,10 +162,13 @@ pub struct NodeConfig {
     pub vlan_filter: u8,
     /// The ids of these VLANs; zero for none.
     pub vlans: [u16; Self::VLANS],
+    /// The lowest and the highest UDP source port of the tunnel, in the machine's byte order
+    /// (`tunnel-source-port-range`); programs of XDP encapsulate themselves.
+    pub tunnel_source_ports: [u16; 2],
+    /// The tunnel is one of Geneve, else of VXLAN (`tunnel-protocol`).
+    pub tunnel_geneve: u8,
     /// Route packets between addresses of one group of `cilium_subnet_map` natively (`routing-mode=hybrid`).
     pub hybrid: u8,
-    /// Zero.
-    pub unused: [u8; 5],
 }
 layout!(NodeConfig, 216, {
     router_ipv6: 0, router_ipv4: 16, host_ifindex: 20, net_ifindex: 24, host_endpoint_id: 28, trace_payload_len: 32,
@@ -181,7 +184,8 @@ layout!(NodeConfig, 216, {
     remote_node_masquerade: 147, snat_min_port: 148, nodeport_min: 150, nodeport_max: 152,
     maglev: 154, algorithm_annotation: 155, maglev_table_size: 156, maglev_seed_ipv4: 160, maglev_seed_ipv6: 164,
     dsr: 168, dsr_geneve: 169, dsr_icmp: 170, host_firewall: 171, dynamic_source: 172, xdp: 173, xdp_prefilter: 174, mesh_auth: 175,
-    policy_deny_response: 176, nat46x64: 177, nat46x64_gateway: 178, vlan_filter: 179, vlans: 180, hybrid: 210, unused: 211,
+    policy_deny_response: 176, nat46x64: 177, nat46x64_gateway: 178, vlan_filter: 179, vlans: 180,
+    tunnel_source_ports: 210, tunnel_geneve: 214, hybrid: 215,
 });
 
 impl NodeConfig {

@@ -78,8 +78,9 @@ pub(crate) static NODE_CONFIG: NodeConfig = NodeConfig {
     nat46x64_gateway: 0,
     vlan_filter: 0,
     vlans: [0; NodeConfig::VLANS],
+    tunnel_source_ports: [0; 2],
+    tunnel_geneve: 0,
     hybrid: 0,
-    unused: [0; 5],
 };
 
 /// Reads a field of [`NODE_CONFIG`]. By its own address, so that the verifier sees a constant; volatile, so that the

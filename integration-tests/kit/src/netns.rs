@@ -136,6 +136,12 @@ impl NetNs {
         Ok(())
     }
 
+    /// Makes packets that leave by a device have their checksums, as those of a network card: between the ends of a veth
+    /// pair the kernel leaves them out, and programs of XDP cannot know.
+    pub fn disable_checksum_offload(&self, device: &str) -> io::Result<()> {
+        self.run(|| sys::disable_checksum_offload(device))
+    }
+
     /// Reads a sysctl by its path below `/proc/sys/`, as `net/ipv4/ip_forward`.
     pub fn sysctl(&self, key: &str) -> io::Result<String> {
         self.run(|| std::fs::read_to_string(Path::new("/proc/sys").join(key)))

@@ -265,3 +265,22 @@ pub(crate) fn send_ipv6(socket: &impl AsRawFd, packet: &[u8], destination: Ipv6A
     };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
+
+/// Makes the kernel write checksums itself before packets leave by a device of the calling thread's namespace.
+pub(crate) fn disable_checksum_offload(device: &str) -> io::Result<()> {
+    /// `ETHTOOL_STXCSUM` and `struct ethtool_value` (linux/ethtool.h).
+    const SET_TX_CHECKSUM: u32 = 0x17;
+    const SIOCETHTOOL: libc::Ioctl = 0x8946;
+    let mut value = [SET_TX_CHECKSUM, 0];
+    // JUSTIFICATION: zeroes are a valid request, of which the used fields follow.
+    // SAFETY: the type has only integers, arrays and pointers.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name[..libc::IFNAMSIZ - 1].iter_mut().zip(device.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
+    let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
+    // JUSTIFICATION: std has no requests to devices.
+    // SAFETY: the request, and the value that it points at, outlive the call.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) })
+}

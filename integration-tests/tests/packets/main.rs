@@ -33,3 +33,4 @@ mod takeover;
 mod three_nodes;
 mod trace;
 mod upgrade;
+mod xdp;

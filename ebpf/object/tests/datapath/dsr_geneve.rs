@@ -16,7 +16,7 @@ use test_kit::{NetNs, try_wait_until};
 
 impl Family {
     /// The option of the tunnel.
-    fn tunnel_option(self, frontend: SocketAddr) -> Vec<u8> {
+    pub(crate) fn tunnel_option(self, frontend: SocketAddr) -> Vec<u8> {
         let (len, address) = match frontend.ip() {
             IpAddr::V4(ip) => (2, ip.octets().to_vec()),
             IpAddr::V6(ip) => (5, ip.octets().to_vec()),

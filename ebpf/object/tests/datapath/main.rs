@@ -33,3 +33,4 @@ mod traffic;
 mod uplink;
 mod vlan;
 mod xdp;
+mod xdp_tunnel;

@@ -24,6 +24,14 @@ const VIP_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 200);
 const VIP_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x200);
 const PORT: u16 = 8080;
 
+const ROUTER_OF_CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+
+/// An ICMP error about a packet of the IPv4 frontend that is too long for the path to its client.
+fn narrow(quote: Vec<u8>) -> Vec<u8> {
+    let message = [&[3, 4, 0, 0, 0, 0, 5, 120][..], &quote].concat();
+    Family::V4.icmp_packet(ROUTER_OF_CLIENT.into(), VIP_V4.into(), message)
+}
+
 fn under_prefix(ip: Ipv4Addr) -> IpAddr {
     ipv6_from_words(prefixed(ipv4_word(ip))).into()
 }
@@ -372,6 +380,13 @@ fn ipv4_frontends_have_ipv6_backends() -> Result<()> {
         assert_eq!(outcome.packet[ETH_LEN + 20..][..2], [3, 4]);
         assert_eq!(outcome.packet[ETH_LEN + 24..][..4], 1280u32.to_be_bytes());
         assert_eq!(quoted(&outcome.packet), (client_v4(), vip));
+        // So is the client's: the backend learns it, in the name of this node.
+        let outcome = node.arrive(&narrow(segment(vip, client_v4(), protocol, ACK)))?;
+        let (source, destination) = left(&outcome, &narrow(Vec::new()))?;
+        assert_eq!((source.ip(), destination.ip()), (own.ip(), backend.ip()));
+        assert_eq!(outcome.packet[ETH_LEN + 40..][..2], [2, 0]);
+        assert_eq!(outcome.packet[ETH_LEN + 44..][..4], 1420u32.to_be_bytes());
+        assert_eq!(quoted(&outcome.packet), (backend, own));
         let mut node = Translator::new(&native())?;
         node.serve_ipv4(protocol, backend)?;
         let why = node.dropped(direction::INGRESS, &request)?;
@@ -401,6 +416,16 @@ fn backends_of_this_node_serve_the_other_family() -> Result<()> {
         }
         let reply = segment(pod, client, protocol, SYN | ACK);
         assert_eq!(left(&node.run(FROM_CONTAINER, &reply)?, &reply)?, (vip, client_v4()));
+        // A router of the client's about the reply; its twin is about a port that is no frontend.
+        let outcome = node.arrive(&narrow(segment(vip, client_v4(), protocol, ACK)))?;
+        assert_eq!(addresses(&outcome.packet[ETH_LEN..]), (under_prefix(ROUTER_OF_CLIENT), pod.ip()));
+        assert!(seen_at(&outcome).checksums);
+        assert_eq!(outcome.packet[ETH_LEN + 40..][..2], [2, 0]);
+        assert_eq!(outcome.packet[ETH_LEN + 44..][..4], 1420u32.to_be_bytes());
+        assert_eq!(quoted(&outcome.packet), (pod, client));
+        let beside = SocketAddr::new(vip.ip(), SERVICE_PORT + 1);
+        let outcome = node.arrive(&narrow(segment(beside, client_v4(), protocol, ACK)))?;
+        assert_eq!(outcome.packet[ETH_LEN] >> 4, 4, "{outcome:?}");
 
         let vip = SocketAddr::new(VIP_V6.into(), SERVICE_PORT);
         let pod = SocketAddr::new(A.ipv4.into(), PORT);

@@ -1,5 +1,5 @@
-//! XDP: what leaves by the device it came by is completed, what a pod of the node gets is translated, all else is left to
-//! the device's tc program as it is.
+//! XDP: what leaves by a device with XDP is completed, what a pod of the node gets is translated, all else is left to the
+//! device's tc program as it is.
 
 use crate::dsr::without_option;
 use crate::kit::*;
@@ -20,21 +20,22 @@ use test_kit::NetNs;
 /// Verdicts (linux/bpf.h, `enum xdp_action`).
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
-const XDP_TX: u32 = 3;
+pub(crate) const XDP_TX: u32 = 3;
+const XDP_REDIRECT: u32 = 4;
 
 /// The next hop of the routes.
-const GATEWAY_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
+pub(crate) const GATEWAY_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
 /// The device of the routes.
-const UPLINK_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x40];
+pub(crate) const UPLINK_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x40];
 
 fn config() -> NodeConfig {
     NodeConfig { xdp: 1, ..native() }
 }
 
 /// A node with a frontend and routes back to where clients are.
-struct Entry {
-    node: Node,
-    ns: NetNs,
+pub(crate) struct Entry {
+    pub(crate) node: Node,
+    pub(crate) ns: NetNs,
     family: Family,
     protocol: u8,
 }
@@ -64,24 +65,24 @@ impl Entry {
         Ok(Self { node, ns, family, protocol })
     }
 
-    fn remote(config: &NodeConfig, family: Family, protocol: u8) -> Result<Self> {
+    pub(crate) fn remote(config: &NodeConfig, family: Family, protocol: u8) -> Result<Self> {
         Self::new(config, family, protocol, &[family.remote()])
     }
 
-    fn arrive(&self, packet: &[u8]) -> Result<Outcome> {
+    pub(crate) fn arrive(&self, packet: &[u8]) -> Result<Outcome> {
         self.ns.run(|| self.node.datapath.run_xdp(UPLINK, &frame(DEVICE, ROUTER_MAC, packet)))
     }
 
-    fn client(&self) -> SocketAddr {
+    pub(crate) fn client(&self) -> SocketAddr {
         SocketAddr::new(self.family.outside(), 50000)
     }
 
-    fn request(&self, flags: u8) -> Vec<u8> {
+    pub(crate) fn request(&self, flags: u8) -> Vec<u8> {
         segment(self.client(), self.family.vip(), self.protocol, flags)
     }
 
     /// The packet is left as it is, without metadata.
-    fn leaves(&self, packet: &[u8]) -> Result<()> {
+    pub(crate) fn leaves(&self, packet: &[u8]) -> Result<()> {
         let outcome = self.arrive(packet)?;
         anyhow::ensure!((outcome.verdict, outcome.mark) == (XDP_PASS, 0), "{outcome:?}");
         anyhow::ensure!(outcome.packet[14..] == *packet, "{outcome:?}");
@@ -89,7 +90,7 @@ impl Entry {
     }
 
     /// The packet leaves by the device; what the next hop gets.
-    fn sends_back(&self, packet: &[u8]) -> Result<Outcome> {
+    pub(crate) fn sends_back(&self, packet: &[u8]) -> Result<Outcome> {
         let outcome = self.arrive(packet)?;
         anyhow::ensure!(outcome.verdict == XDP_TX, "{:?}: {outcome:?}", self.family);
         anyhow::ensure!(outcome.packet[..12] == [GATEWAY_MAC, UPLINK_MAC].concat(), "{outcome:?}");
@@ -113,7 +114,7 @@ fn text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-fn cases(mut test: impl FnMut(Family, u8) -> Result<()>) -> Result<()> {
+pub(crate) fn cases(mut test: impl FnMut(Family, u8) -> Result<()>) -> Result<()> {
     FAMILIES.into_iter().try_for_each(|family| [TCP, UDP].into_iter().try_for_each(|p| test(family, p)))
 }
 
@@ -220,7 +221,7 @@ fn what_xdp_cannot_complete_is_left_as_it_is() -> Result<()> {
         let mut beside = family.vip();
         beside.set_port(81);
         entry.leaves(&segment(entry.client(), beside, TCP, SYN))?;
-        // The kernel has yet to resolve the next hop, or another device leads there.
+        // The kernel has yet to resolve the next hop.
         let version = if family == Family::V4 { "203.0.113.9" } else { "2001:db8:1::9" };
         entry.ns.ip(&format!("neigh del {version} dev out0"))?;
         entry.leaves(&request)?;
@@ -232,19 +233,63 @@ fn what_xdp_cannot_complete_is_left_as_it_is() -> Result<()> {
     Ok(())
 }
 
-/// Backends behind a tunnel are left to the device's program, which has the tunnel's key.
+pub(crate) const MTU: usize = 1280;
+
+/// A datagram of the client to the frontend, of this length with its IP header.
+pub(crate) fn datagram(family: Family, len: usize) -> Vec<u8> {
+    let (client, vip) = (SocketAddr::new(family.outside(), 50000), family.vip());
+    let len = len - if family == Family::V4 { 20 } else { 40 };
+    let mut udp = [client.port().to_be_bytes(), vip.port().to_be_bytes()].concat();
+    udp.extend((len as u16).to_be_bytes());
+    udp.resize(len, 0);
+    ip(client.ip(), vip.ip(), UDP, &udp)
+}
+
+/// A packet leaves by the device of its route if that has XDP; the control is the same packet while it does not.
 #[test]
-fn tunnels_are_left_as_they_are() -> Result<()> {
+fn packets_leave_by_another_device_with_xdp() -> Result<()> {
     test_kit::require_root!();
-    let config = NodeConfig { xdp: 1, tunnel_ifindex: 0, ..crate::nodeport_remote::tunnel() };
-    for family in FAMILIES {
-        let mut entry = Entry::remote(&config, family, TCP)?;
-        entry.sends_back(&entry.request(SYN))?;
-        let row = behind(REMOTE_IDENTITY, family.other_node(), 0);
-        entry.node.datapath.set_ipcache(family.remote().ip(), &row)?;
-        entry.leaves(&entry.request(ACK))?;
-    }
-    Ok(())
+    const OTHER: u32 = 41;
+    const OTHER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x41];
+    cases(|family, protocol| {
+        let mut entry = Entry::remote(&config(), family, protocol)?;
+        entry.ns.ip_batch(&format!(
+            "link add other0 index {OTHER} type veth peer name other1
+             link set other1 up
+             link set other0 address {own} up
+             addr add 198.18.0.1/24 dev other0
+             addr add 2001:db8:9::1/64 dev other0 nodad
+             neigh replace 198.18.0.9 lladdr {gateway} dev other0 nud permanent
+             neigh replace 2001:db8:9::9 lladdr {gateway} dev other0 nud permanent
+             route add {}/32 via 198.18.0.9
+             route add {}/128 via 2001:db8:9::9
+             route add {outside_v4}/32 via 203.0.113.9
+             route add {outside_v6}/128 via 2001:db8:1::9",
+            REMOTE[0],
+            REMOTE[1],
+            own = text(OTHER_MAC),
+            gateway = text(GATEWAY_MAC),
+            outside_v4 = OUTSIDE_V4,
+            outside_v6 = OUTSIDE_V6,
+        ))?;
+        entry.leaves(&entry.request(SYN))?;
+        entry.node.datapath.put::<4, 4>("xdp_devices", &OTHER, &1u32)?;
+        let outcome = entry.arrive(&entry.request(SYN))?;
+        assert_eq!(outcome.verdict, XDP_REDIRECT, "{outcome:?}");
+        assert_eq!(outcome.packet[..12], [GATEWAY_MAC, OTHER_MAC].concat());
+        let (seen, host) = (seen_at(&outcome), family.host(50000));
+        assert_eq!((seen.source, seen.destination, seen.checksums), (host, family.remote(), true));
+        // Its reply leaves by the device that it comes by in this test.
+        entry.sends_back(&segment(family.remote(), host, protocol, SYN | ACK))?;
+        // Longer than the route takes: the stack answers.
+        if protocol == UDP {
+            entry.ns.ip(&format!("link set other0 mtu {MTU}"))?;
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert_eq!(entry.arrive(&datagram(family, MTU))?.verdict, XDP_REDIRECT);
+            entry.leaves(&datagram(family, MTU + 1))?;
+        }
+        Ok(())
+    })
 }
 
 #[test]
@@ -282,19 +327,10 @@ fn direct_server_return_names_the_frontend() -> Result<()> {
         }
         // Too long with the option: the device's program answers.
         if protocol == UDP {
-            const MTU: usize = 1280;
             entry.ns.ip(&format!("link set out0 mtu {MTU}"))?;
-            let (client, vip) = (entry.client(), family.vip());
-            let of_length = |len: usize| {
-                let len = len - if family == Family::V4 { 20 } else { 40 };
-                let mut udp = [client.port().to_be_bytes(), vip.port().to_be_bytes()].concat();
-                udp.extend((len as u16).to_be_bytes());
-                udp.resize(len, 0);
-                ip(client.ip(), vip.ip(), UDP, &udp)
-            };
             let largest = MTU - family.option_len();
-            entry.sends_back(&of_length(largest))?;
-            entry.leaves(&of_length(largest + 1))?;
+            entry.sends_back(&datagram(family, largest))?;
+            entry.leaves(&datagram(family, largest + 1))?;
         }
         Ok(())
     })
@@ -337,6 +373,60 @@ fn listed_senders_are_dropped() -> Result<()> {
             }
         }
         entry.drops(&packet, drop::POLICY_DENIED)?;
+    }
+    Ok(())
+}
+
+/// A generator of numbers (Knuth's constants), the same in each run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % end
+    }
+}
+
+/// Whatever bytes a device receives: a packet is sent, dropped and counted, translated with its mark, or left as it is.
+#[test]
+fn damaged_packets_are_left_as_they_are_or_counted() -> Result<()> {
+    test_kit::require_root!();
+    const ROUNDS: usize = 6000;
+    let mut numbers = Numbers(1);
+    let direct = NodeConfig { dsr: dsr::BY_SERVICE, ..config() };
+    for (family, config) in FAMILIES.into_iter().zip([crate::nodeport_remote::tunnel(), direct]) {
+        let config = NodeConfig { xdp: 1, extended_protocols: 1, ..config };
+        let mut entry = Entry::remote(&config, family, UDP)?;
+        if config.tunnel != 0 {
+            let row = behind(REMOTE_IDENTITY, [192, 0, 2, 7].into(), 0);
+            entry.node.datapath.set_ipcache(family.remote().ip(), &row)?;
+        }
+        let dropped = |datapath: &mut Datapath| -> Result<u64> {
+            let drops = datapath.counters()?.into_iter().filter(|(key, ..)| key.is_drop());
+            Ok(drops.map(|(_, packets, _)| packets).sum())
+        };
+        let before = dropped(&mut entry.node.datapath)?;
+        let mut verdicts = [0u64; 5];
+        for _ in 0..ROUNDS {
+            let mut packet = entry.request(0);
+            packet.resize(packet.len() + numbers.below(64), 0);
+            // The headers, seldom the addresses: most packets must still be for the frontend.
+            for _ in 0..numbers.below(4) {
+                let at = numbers.below(48);
+                packet[at] = numbers.below(256) as u8;
+            }
+            packet.truncate(packet.len() - numbers.below(4) * numbers.below(packet.len() / 4));
+            let frame = frame(DEVICE, ROUTER_MAC, &packet);
+            let outcome = entry.ns.run(|| entry.node.datapath.run_xdp(UPLINK, &frame))?;
+            verdicts[outcome.verdict as usize] += 1;
+            if outcome.verdict == XDP_PASS {
+                anyhow::ensure!(outcome.mark == 0 && outcome.packet == frame, "{packet:02x?} {outcome:?}");
+            }
+        }
+        let [aborted, drops, passed, sent, redirected] = verdicts;
+        assert_eq!((aborted, redirected), (0, 0));
+        assert!(passed > 100 && sent > 100, "{verdicts:?}");
+        assert_eq!(dropped(&mut entry.node.datapath)? - before, drops);
     }
     Ok(())
 }

@@ -124,4 +124,6 @@ maps! {
     /// Next hops that this CPU has looked up.
     xdp_hops_v4: Map<u32, Hop<u32>, PERCPU_ARRAY, HOPS, 0>;
     xdp_hops_v6: Map<u32, Hop<[u32; 4]>, PERCPU_ARRAY, HOPS, 0>;
+    /// Devices that run the programs, by interface index.
+    xdp_devices: Map<u32, u32, HASH, 512, { NO_PREALLOC | RDONLY_PROG }>;
 }

@@ -8,7 +8,7 @@
 //!
 //! | packet | in the IPv6 maps |
 //! |---|---|
-//! | IPv4 client to a frontend | both addresses mapped; to a backend of this node with the client under the prefix |
+//! | IPv4 client to a frontend, ICMP errors about replies | both addresses mapped; to a backend of this node with the client under the prefix |
 //! | IPv6 client to an IPv4 backend | the backend mapped; the source becomes the node's IPv4 address, mapped |
 //! | IPv6 to the prefix | the destination as it is; the source becomes the node's IPv4 address, mapped |
 //! | prefix to prefix, IPv4 to another machine | no row: only headers change |
@@ -22,6 +22,7 @@ mod header;
 use crate::conntrack::Status;
 use crate::endpoint::{self, deliver};
 use crate::host::drop_incoming;
+use crate::lb::row;
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::nat::ICMP_LEN;
 use crate::nodeport::fib::{Route, Routed as _};
@@ -31,13 +32,15 @@ use crate::packet::flow::{self, Flow, TCP, UDP};
 use crate::packet::headers::Ipv4Header;
 use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
+use crate::packet::quoted::Quoted;
 use crate::packet::skb::Skb;
 use crate::pod::no_service;
 use crate::snat::{Snat, TRANSLATED, direct_routing_address};
 use aya_ebpf::bindings::__sk_buff;
 use datapath_abi::nat46x64::{self as embedding, HEADER_DIFFERENCE};
 use datapath_abi::{
-    FAMILY_V4, FAMILY_V6, NatKey, direction, file, identity, lxc_flag, mark, slot, tuple_flag,
+    FAMILY_V4, FAMILY_V6, LbServiceKey, NatKey, direction, file, identity, lb_flag2, lb_scope, lxc_flag,
+    mark, slot, tuple_flag,
 };
 
 const FILE: u8 = file::NODEPORT;
@@ -127,6 +130,24 @@ pub(crate) fn request(skb: Skb) -> Drop {
 #[inline(always)]
 pub(crate) fn leave(skb: Skb) -> Drop {
     leave_as(skb, Kind::OTHER)
+}
+
+/// True for an ICMP error of IPv4 about a reply of a service with IPv6 backends, which is handled as a request.
+#[inline(always)]
+pub(crate) fn is_about_reply<F: NodePort>(skb: Skb, error: &Flow<F::Address>) -> bool {
+    if !enabled!(nat46x64) || F::NUMBER != FAMILY_V4 {
+        return false;
+    }
+    let Some(quoted) = Quoted::of::<F>(skb, error) else { return false };
+    let key = LbServiceKey {
+        address: quoted.source,
+        dport: quoted.sport,
+        backend_slot: 0,
+        proto: quoted.protocol(),
+        scope: lb_scope::EXTERNAL,
+        pad: [0; 2],
+    };
+    matches!(row(&F::services(), &key), Some(service) if service.flags2 & lb_flag2::NAT_46X64 != 0)
 }
 
 #[inline(always)]

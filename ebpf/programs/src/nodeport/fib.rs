@@ -1,5 +1,7 @@
 //! Routes of the host, for packets that leave by a device without the host's stack.
 
+#[cfg(feature = "xdp")]
+use crate::maps::xdp_devices;
 use crate::monitor::drop::Drop;
 use crate::packet::family::Family;
 #[cfg(feature = "xdp")]
@@ -195,23 +197,39 @@ impl Route {
         }
     }
 
-    /// Returns the MAC addresses of a packet that leaves by the device it came by, destination and source; `None` for
-    /// another device, and if the kernel has yet to resolve the destination's.
+    /// Returns the way of a packet of this length by a device with XDP; `None` for other devices, for packets that the
+    /// host's stack handles, and if the kernel has yet to resolve the next hop's MAC address. `mtu` gets the length that fits.
     #[cfg(feature = "xdp")]
     #[inline(always)]
-    pub(crate) fn back<F: Routed>(
+    pub(crate) fn exit<F: Routed>(
         skb: Skb,
         source: F::Address,
         destination: F::Address,
         len: u16,
-    ) -> Option<[Mac; 2]> {
+        mtu: &mut u16,
+    ) -> Option<Exit> {
         let mut lookup = Lookup::new::<F>(skb, source, destination, len);
-        if lookup.run(skb, 0) != SUCCESS || lookup.ifindex != skb.ifindex() {
+        if lookup.run(skb, 0) != SUCCESS {
             return None;
         }
+        // Frames for a device without XDP would be lost, unless its driver can send them all the same.
+        if lookup.ifindex != skb.ifindex() && xdp_devices.get(&lookup.ifindex).is_none() {
+            return None;
+        }
+        // Before Linux 5.13 it is still this packet's length.
+        *mtu = lookup.len;
         let [a, b, c] = lookup.macs;
         let low = |word: u32| word as u16;
         let high = |word: u32| (word >> 16) as u16;
-        Some([[high(b), low(c), high(c)], [low(a), high(a), low(b)]])
+        let macs = [[high(b), low(c), high(c)], [low(a), high(a), low(b)]];
+        Some(Exit { ifindex: lookup.ifindex, macs })
     }
+}
+
+/// The device by which a packet leaves, and its MAC addresses: destination and source.
+#[cfg(feature = "xdp")]
+#[derive(Clone, Copy)]
+pub(crate) struct Exit {
+    pub(crate) ifindex: u32,
+    pub(crate) macs: [Mac; 2],
 }

@@ -49,6 +49,9 @@ pub(crate) fn request<F: NodePort>(skb: Skb) -> Result<Request, Drop> {
         }
     };
     if flow.is_related() {
+        if nat46x64::is_about_reply::<F>(skb, &flow) {
+            return Err(nat46x64::request(skb));
+        }
         return Ok(if error::<F>(skb, &mut flow)? { Request::Local } else { Request::Other });
     }
     if !matches!(flow.protocol(), TCP | UDP | SCTP) {
@@ -146,6 +149,11 @@ fn error<F: NodePort>(skb: Skb, flow: &mut Flow<F::Address>) -> Result<bool, Dro
     let to = Socket { address: backend.address, port: backend.port };
     let source = flow.source;
     nat::quoted_source::<F>(skb, flow.offset(), to)?;
+    if is_remote == 0 && nat46x64::is_mapped::<F>(quoted.destination) {
+        // Backends of this node know the client by another address.
+        let client = nat46x64::source_on_node::<F>(quoted.destination);
+        nat::set_quoted_address::<F>(skb, flow.offset(), F::DESTINATION_OFFSET, client)?;
+    }
     nat::to_destination::<F>(skb, flow, Socket { port: 0, ..to }, source, false)?;
     if is_remote != 0 { Err(remote::hand_over::<F>(skb)) } else { Ok(true) }
 }

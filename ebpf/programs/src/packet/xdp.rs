@@ -7,7 +7,7 @@ use crate::maps::cilium_calls;
 use crate::nat::{SIZE_2, ZERO_IS_NONE};
 use crate::packet::headers::{EthHeader, Ipv4Header, Ipv6Header, fold};
 use aya_ebpf::bindings::xdp_md;
-use aya_ebpf::helpers::{bpf_tail_call, bpf_xdp_adjust_head, bpf_xdp_adjust_meta};
+use aya_ebpf::helpers::{bpf_redirect, bpf_tail_call, bpf_xdp_adjust_head, bpf_xdp_adjust_meta};
 use aya_ebpf::programs::XdpContext;
 
 /// The kernel's form of the context.
@@ -75,7 +75,19 @@ impl Skb {
 
     #[inline(always)]
     pub(crate) fn len(self) -> u32 {
-        field!(self, data_end).wrapping_sub(field!(self, data))
+        let (mut len, start) = (u64::from(field!(self, data_end)), u64::from(field!(self, data)));
+        // Both are pointers to the verifier, which the compiler may store as the 32 bits of the context's fields until it
+        // needs the difference.
+        // SAFETY: subtracts registers.
+        unsafe {
+            core::arch::asm!(
+                "{len} -= {start}",
+                len = inout(reg) len,
+                start = in(reg) start,
+                options(nomem, nostack, preserves_flags, pure)
+            )
+        };
+        len as u32
     }
 
     /// Returns the same integer, unknown to the verifier, as in tc programs.
@@ -172,11 +184,24 @@ impl Skb {
         }
     }
 
+    /// Inserts this number of bytes before the packet; the caller writes them and reloads its packet pointers.
+    #[inline(always)]
+    pub(crate) fn prepend(self, by: u16) -> bool {
+        // SAFETY: the context is valid; the caller reloads packet pointers.
+        unsafe { bpf_xdp_adjust_head(self.0, -i32::from(by)) == 0 }
+    }
+
+    /// Sends the packet by another device.
+    #[inline(always)]
+    pub(crate) fn redirect(self, ifindex: u32) -> i32 {
+        // SAFETY: the helper takes no pointers.
+        unsafe { bpf_redirect(ifindex, 0) as i32 }
+    }
+
     /// Moves the first words of the packet up to its new beginning.
     #[inline(always)]
     fn widen_behind<const WORDS: usize>(self, by: u16) -> bool {
-        // SAFETY: the context is valid; the caller reloads packet pointers.
-        if unsafe { bpf_xdp_adjust_head(self.0, -i32::from(by)) } != 0 {
+        if !self.prepend(by) {
             return false;
         }
         let Some(from) = self.header::<[u16; WORDS]>(usize::from(by)) else { return false };

@@ -2,8 +2,7 @@
 //! for most packets of a tick go to few machines, and a look at the routes costs as much as half of all the rest.
 
 use crate::maps::{xdp_hops_v4, xdp_hops_v6};
-use crate::nodeport::fib::{Route, Routed};
-use crate::packet::headers::Mac;
+use crate::nodeport::fib::{Exit, Route, Routed};
 use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::Skb;
@@ -18,7 +17,9 @@ pub(crate) struct Hop<A> {
     destination: A,
     source: A,
     ifindex: u32,
-    macs: [Mac; 2],
+    exit: Exit,
+    /// Length of the longest packet that fits.
+    mtu: u16,
 }
 
 /// The next hops of an IP family.
@@ -40,9 +41,9 @@ impl Hops for V6 {
     }
 }
 
-/// Returns the MAC addresses of a packet that leaves by the device it came by, as [`Route::back`].
+/// Returns the way of a packet of this length, as [`Route::exit`].
 #[inline(always)]
-pub(crate) fn back<F: Hops>(skb: Skb, source: F::Address, destination: F::Address) -> Option<[Mac; 2]> {
+pub(crate) fn exit<F: Hops>(skb: Skb, source: F::Address, destination: F::Address, len: u16) -> Option<Exit> {
     let [a, b, c, d] = F::words(destination);
     let mixed = a ^ b ^ c ^ d;
     let slot = (mixed ^ mixed >> 8 ^ mixed >> 16 ^ mixed >> 24) % HOPS as u32;
@@ -51,12 +52,14 @@ pub(crate) fn back<F: Hops>(skb: Skb, source: F::Address, destination: F::Addres
     let hop = F::hop(slot)?;
     if hop.tick != tick
         || hop.ifindex != skb.ifindex()
+        || hop.mtu < len
         || !F::same(hop.destination, destination)
         || !F::same(hop.source, source)
     {
-        let macs = Route::back::<F>(skb, source, destination, 0)?;
-        (hop.ifindex, hop.macs, hop.tick) = (skb.ifindex(), macs, tick);
+        let mut mtu = 0;
+        let exit = Route::exit::<F>(skb, source, destination, len, &mut mtu)?;
+        (hop.ifindex, hop.exit, hop.mtu, hop.tick) = (skb.ifindex(), exit, mtu, tick);
         (hop.destination, hop.source) = (destination, source);
     }
-    Some(hop.macs)
+    Some(hop.exit)
 }

@@ -1,11 +1,12 @@
 //! XDP: packets of clients to services, before the kernel has made anything of them (`bpf-lb-acceleration`), and the
 //! prefilter of senders (`enable-xdp-prefilter`).
 //!
-//! One entry for each device of the node, which calls a program by the packet's family. It completes what leaves by the same device again: requests to backends of
-//! other nodes and the replies to them, with the node's address or with direct server return in the IP header. A packet to
-//! a backend of this node is translated and passed on with the flag that says so. All else is passed on as it is, and the
-//! device's tc program does it: what the stack answers or resolves, tunnels, proxies, fragments without ports. So a packet
-//! has the same fate with XDP and without.
+//! One entry for each device of the node, which calls a program by the packet's family. It completes what leaves by a
+//! device that has these programs as well: requests to backends of other nodes, by routes and by the tunnel, and the
+//! replies to them, with the node's address or with direct server return. A packet to a backend of this node is translated
+//! and passed on with the flag that says so. All else is passed on as it is, and the device's tc program does it: what the
+//! stack answers, resolves or fragments, proxies, fragments without ports. So a packet has the same fate with XDP and
+//! without.
 //!
 //! | file | owns |
 //! |---|---|
@@ -13,6 +14,7 @@
 //! | `request.rs` | packets of clients |
 //! | `reply.rs` | packets of backends of other nodes |
 //! | `hop.rs` | next hops |
+//! | `tunnel.rs` | packets that leave by the tunnel |
 //! | `state.rs` | the packet between steps and programs |
 //! | `../packet/xdp.rs` | the context, with the functions that shared code uses |
 //!
@@ -49,13 +51,15 @@ mod request;
 #[path = "../snat/mod.rs"]
 mod snat;
 mod state;
+mod tunnel;
 
 use crate::endpoint::ipcache;
 use crate::maps::{cilium_cidr_v4_dyn, cilium_cidr_v4_fix, cilium_cidr_v6_dyn, cilium_cidr_v6_fix};
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::metrics;
+use crate::nodeport::fib::Exit;
 use crate::packet::family::Family;
-use crate::packet::headers::{EthHeader, Mac};
+use crate::packet::headers::EthHeader;
 use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_IPV4, ETH_IPV6, ETH_LEN, PASS, SEND_BACK, SHOT, Skb};
@@ -161,14 +165,21 @@ impl Prefilter for V6 {
     }
 }
 
-/// Sends a packet by the device that it came by, with these MAC addresses.
+/// Returns the length of the IP packet in a frame.
 #[inline(always)]
-fn send_back(skb: Skb, [destination, source]: [Mac; 2]) -> i32 {
+fn length(skb: Skb) -> u16 {
+    u16::try_from(skb.len() - ETH_LEN as u32).unwrap_or(u16::MAX)
+}
+
+/// Sends a packet by a device with XDP.
+#[inline(always)]
+fn leave(skb: Skb, exit: Exit) -> i32 {
     let Some(header) = skb.header::<EthHeader>(0) else { return SHOT };
+    let [destination, source] = exit.macs;
     // SAFETY: `header` checked the bounds; nothing moves the packet in between.
     unsafe { ((*header).destination, (*header).source) = (destination, source) };
     metrics::count(metric::FORWARDED, direction::EGRESS, FILE, line!() as u16, skb.len());
-    SEND_BACK
+    if exit.ifindex == skb.ifindex() { SEND_BACK } else { skb.redirect(exit.ifindex) }
 }
 
 /// Drops a packet for the reason that a step has returned.

@@ -10,7 +10,7 @@ use crate::packet::flow::{self, SCTP};
 use crate::packet::skb::{Context, PASS, Skb};
 use crate::snat;
 use crate::state::{Packet, Place};
-use crate::{LEFT, NEXT, refuse, send_back};
+use crate::{LEFT, NEXT, leave, length, refuse};
 use datapath_abi::nat46x64::embeds;
 use datapath_abi::snat::Mapping;
 use datapath_abi::{FAMILY_V6, direction};
@@ -26,7 +26,7 @@ pub(crate) fn handle<F: Place>(skb: Skb) -> i32 {
     if translated != NEXT {
         return refuse::<F>(skb, translated, direction::INGRESS);
     }
-    send_back(skb, reply.macs)
+    leave(skb, reply.exit)
 }
 
 /// Writes client and frontend of a reply; [`LEFT`] for any other packet.
@@ -53,7 +53,7 @@ fn find<F: Place>(raw: *mut Context, reply: &mut Packet<F::Address>) -> u64 {
     NEXT
 }
 
-/// Writes the MAC addresses of a reply that leaves by this device again; [`LEFT`] for one that does not.
+/// Writes the way of a reply; [`LEFT`] for one that XDP cannot send.
 #[inline(never)]
 fn route<F: Place>(raw: *mut Context, reply: &mut Packet<F::Address>) -> u64 {
     let (skb, client) = (Skb::from_raw(raw), reply.peer.address);
@@ -65,9 +65,9 @@ fn route<F: Place>(raw: *mut Context, reply: &mut Packet<F::Address>) -> u64 {
     if way::behind_tunnel::<F>(client).is_some() {
         return LEFT;
     }
-    match hop::back::<F>(skb, reply.frontend.address, client) {
-        Some(macs) => {
-            reply.macs = macs;
+    match hop::exit::<F>(skb, reply.frontend.address, client, length(skb)) {
+        Some(exit) => {
+            reply.exit = exit;
             NEXT
         }
         None => LEFT,

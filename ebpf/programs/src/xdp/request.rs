@@ -1,18 +1,18 @@
 //! Packets of clients to frontends.
 
 use crate::conntrack;
-use crate::endpoint;
+use crate::endpoint::{self, ipcache};
 use crate::hop;
 use crate::monitor::drop::Drop;
 use crate::nat::{self, Socket};
 use crate::nodeport::dsr::{self, Dsr};
-use crate::nodeport::fib::Route;
 use crate::nodeport::{frontend, way};
 use crate::packet::flow::{self, SCTP, TCP, UDP};
 use crate::packet::skb::{Context, PASS, Skb};
 use crate::snat::{self, STEP, TRANSLATED};
 use crate::state::{Packet, Place};
-use crate::{LEFT, NEXT, refuse, send_back};
+use crate::tunnel::{self, NO_TUNNEL};
+use crate::{LEFT, NEXT, leave, length, refuse};
 use datapath_abi::mark::xdp_transfer;
 use datapath_abi::{direction, file, lb_flag, lb_flag2};
 
@@ -71,7 +71,14 @@ pub(crate) fn send<F: Place>(skb: Skb) -> i32 {
     if named != TRANSLATED {
         return refuse::<F>(skb, named, direction::EGRESS);
     }
-    send_back(skb, request.macs)
+    if request.tunnel != NO_TUNNEL {
+        let is_named = enabled!(dsr_geneve) && chosen == DIRECT && dsr::names_frontend(&request.flow);
+        let encapsulated = skb.forget(tunnel::encapsulate::<F>(skb.raw(), request, is_named));
+        if encapsulated != NEXT {
+            return refuse::<F>(skb, encapsulated, direction::EGRESS);
+        }
+    }
+    leave(skb, request.exit)
 }
 
 #[inline(always)]
@@ -131,38 +138,36 @@ fn select<F: Dsr>(skb: Skb, request: &mut Packet<F::Address>) -> Result<u64, Dro
     })
 }
 
-/// Writes MAC addresses and source of a packet to another node; [`LEFT`] for one that does not leave by this device at
-/// once, or by a tunnel.
+/// Writes way and source of a packet to another node; [`LEFT`] for one that XDP cannot send.
 #[inline(never)]
 fn route<F: Place>(raw: *mut Context, request: &mut Packet<F::Address>, is_direct: bool) -> u64 {
     let (skb, backend) = (Skb::from_raw(raw), request.peer.address);
-    if way::behind_tunnel::<F>(backend).is_some() {
-        return LEFT;
+    request.tunnel = NO_TUNNEL;
+    if is_direct && enabled!(dsr_geneve) {
+        return match ipcache::lookup::<F>(backend) {
+            Some(info) => tunnel::route::<F>(raw, request, info, dsr::names_frontend(&request.flow)),
+            None => LEFT,
+        };
     }
-    let mut len = 0;
-    if is_direct {
-        if enabled!(dsr_geneve) {
-            return LEFT;
-        }
-        request.source = request.flow.source;
-        if dsr::names_frontend(&request.flow) {
-            let Some(header) = F::header(skb) else { return LEFT };
-            // SAFETY: `header` checked the bounds; nothing is written while this borrow is used.
-            len = F::length(unsafe { &*header }).saturating_add(F::OPTION_LEN);
-        }
-    } else {
+    if !is_direct {
         request.source = way::source_to::<F>(skb, backend);
         if F::is_unspecified(request.source) {
             return LEFT;
         }
     }
-    let macs = match len {
-        0 => hop::back::<F>(skb, request.source, backend),
-        _ => Route::back::<F>(skb, request.source, backend, len),
-    };
-    match macs {
-        Some(macs) => {
-            request.macs = macs;
+    if let Some(info) = way::behind_tunnel::<F>(backend) {
+        return if is_direct { LEFT } else { tunnel::route::<F>(raw, request, info, false) };
+    }
+    let mut len = length(skb);
+    if is_direct {
+        request.source = request.flow.source;
+        if dsr::names_frontend(&request.flow) {
+            len = len.saturating_add(F::OPTION_LEN);
+        }
+    }
+    match hop::exit::<F>(skb, request.source, backend, len) {
+        Some(exit) => {
+            request.exit = exit;
             NEXT
         }
         None => LEFT,
@@ -191,6 +196,10 @@ fn to_backend<F: Dsr>(skb: Skb, request: &mut Packet<F::Address>, chosen: u64) -
 /// Names the frontend to the backend's node, where that needs it.
 #[inline(never)]
 fn name<F: Dsr>(raw: *mut Context, request: &Packet<F::Address>) -> u64 {
+    // Encapsulation does it.
+    if enabled!(dsr_geneve) {
+        return TRANSLATED;
+    }
     if dsr::names_frontend(&request.flow)
         && let Err(why) = F::insert_option(Skb::from_raw(raw), request.frontend)
     {

@@ -4,8 +4,8 @@ use crate::hop::Hops;
 use crate::maps::{xdp_packet_v4, xdp_packet_v6};
 use crate::nat::Socket;
 use crate::nodeport::dsr::Dsr;
+use crate::nodeport::fib::Exit;
 use crate::packet::flow::Flow;
-use crate::packet::headers::Mac;
 use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 
@@ -19,7 +19,9 @@ pub(crate) struct Packet<A> {
     pub(crate) source: A,
     /// The id of its service, big-endian.
     pub(crate) rev_nat: u16,
-    pub(crate) macs: [Mac; 2],
+    pub(crate) exit: Exit,
+    /// The IPv4 addresses of the tunnel that a request leaves by: this node's and the other's; zero without a tunnel.
+    pub(crate) tunnel: [u32; 2],
     /// The time of the decision, on the clock of lifetimes.
     pub(crate) now: u32,
     /// The decision about a request.

@@ -56,7 +56,9 @@ impl Accelerator {
         let devices = devices.iter().filter(|(_, device)| device.mac.is_some());
         let devices: BTreeSet<Device> =
             devices.map(|(name, device)| Device { name: name.clone(), ifindex: device.ifindex }).collect();
-        self.links.retain(|device, _| devices.contains(device));
+        for (device, _) in self.links.extract_if(.., |device, _| !devices.contains(device)) {
+            set.close(device.ifindex)?;
+        }
         self.refused.retain(|device, _| devices.contains(device));
         for device in devices {
             if self.links.contains_key(&device) || self.refused.contains_key(&device) {
@@ -65,6 +67,7 @@ impl Accelerator {
             match xdp_links::attach(maps.fs(), &device, mode, set.entry()?) {
                 Ok(link) => {
                     tracing::info!(device = device.name, ?mode, "Attached XDP");
+                    set.open(device.ifindex)?;
                     self.links.insert(device, link);
                 }
                 Err(source) if desired.is_best_effort => {

@@ -9,7 +9,7 @@ use datapath_api::SocketCoverage;
 use devices::{Device, NodeAddress, WILDCARD_DEVICE};
 use local_node::LocalNode;
 use maps::{FamilyConfig, MapsConfig};
-use tunnel::{EndpointRoutesConfig, MtuConfig, Tunnel};
+use tunnel::{EndpointRoutesConfig, MtuConfig, Protocol, Tunnel};
 
 use crate::config::{ConntrackConfig, LoaderConfig, Notifications};
 use crate::interfaces::host::HostSettings;
@@ -189,6 +189,8 @@ fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
         tunnel: facts.tunnel.is_tunnel().into(),
         hybrid: facts.tunnel.is_hybrid().into(),
         tunnel_port: if facts.tunnel.is_tunnel() { facts.tunnel.port.to_be() } else { 0 },
+        tunnel_source_ports: facts.tunnel.source_ports.into(),
+        tunnel_geneve: (facts.tunnel.is_tunnel() && facts.tunnel.protocol == Protocol::Geneve).into(),
         ..NodeConfig::default()
     }
 }
@@ -201,7 +203,7 @@ fn needs_per_packet_lb(coverage: SocketCoverage, has_sctp: bool) -> bool {
 #[cfg(test)]
 pub(crate) mod tests {
     use devices::{HardwareAddr, Link};
-    use tunnel::{Family, Protocol, RoutingMode};
+    use tunnel::{Family, RoutingMode};
 
     use super::*;
     use crate::programs::host_routing::LegacyReason;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bpf::{BpfFs, Collection, ObjectFile, ObjectMap, Program, RawMap, XdpMode, unpin};
+use bpf::{BpfFs, Collection, ObjectFile, ObjectMap, Program, RawMap, UpdateMode, XdpMode, unpin};
 use datapath_abi::{NodeConfig, Pod};
 use datapath_api::{DatapathError, Step};
 use datapath_object::xdp;
@@ -17,6 +17,8 @@ use crate::programs::set::shared_maps;
 pub(crate) const CALLS_PIN: &str = "ep_xdp_calls_";
 /// Maps that belong to one load.
 const OWN_MAPS: &str = "xdp_";
+/// The one with the devices that packets may leave by.
+const DEVICES: &str = "xdp_devices";
 
 /// Options that cannot be in force together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -114,6 +116,20 @@ impl XdpSet {
     /// Returns the program of devices.
     pub(crate) fn entry(&self) -> Result<&Program, DatapathError> {
         self.collection.program(xdp::ENTRY).step(|| "choose a program".to_owned())
+    }
+
+    /// Lets packets of other devices leave by this one, which runs the programs.
+    pub(crate) fn open(&self, ifindex: u32) -> Result<(), DatapathError> {
+        let step = || format!("let packets leave by the device with index {ifindex}");
+        let devices = self.collection.maps.get(DEVICES).ok_or(DatapathError::NotReady)?;
+        devices.update(ifindex.as_bytes(), 1u32.as_bytes(), UpdateMode::Any).step(step)
+    }
+
+    /// Lets packets of other devices no longer leave by this one.
+    pub(crate) fn close(&self, ifindex: u32) -> Result<(), DatapathError> {
+        let step = || format!("let no packets leave by the device with index {ifindex}");
+        let devices = self.collection.maps.get(DEVICES).ok_or(DatapathError::NotReady)?;
+        devices.delete(ifindex.as_bytes()).map(drop).step(step)
     }
 
     /// Returns the constants of this load.

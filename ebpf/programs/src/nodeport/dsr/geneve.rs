@@ -1,18 +1,8 @@
 //! The frontend in an option of a Geneve tunnel (RFC 8926), as Cilium has it.
 
-use crate::endpoint::ipcache;
-use crate::host::at_host;
-use crate::monitor::drop::Drop;
-use crate::monitor::trace::Trace;
 use crate::nat::Socket;
-use crate::nodeport::dsr::Dsr;
-use crate::overlay::encapsulate::encapsulate;
-use crate::packet::flow::Flow;
+#[cfg(not(feature = "xdp"))]
 use crate::packet::skb::Skb;
-use datapath_abi::file;
-use datapath_abi::trace::{TO_OVERLAY, reason};
-
-const FILE: u8 = file::NODEPORT;
 
 /// Class and type of the option. Receivers that do not know it drop the packet: the type is a critical one.
 const CLASS: u16 = 0x014bu16.to_be();
@@ -45,6 +35,7 @@ impl<A: Copy + Default> TunnelOption<A> {
     }
 
     /// Returns the frontend in the only option of the packet's tunnel.
+    #[cfg(not(feature = "xdp"))]
     #[inline(always)]
     pub(crate) fn read(skb: Skb) -> Option<Socket<A>> {
         let mut option = Self { class: 0, kind: 0, len: 0, address: A::default(), port: 0, pad: 0 };
@@ -56,25 +47,5 @@ impl<A: Copy + Default> TunnelOption<A> {
             return None;
         }
         Some(Socket { address: option.address, port: option.port })
-    }
-}
-
-/// Sends a packet by the tunnel to the backend's node, with the option if there is a frontend to name. Its size needs no
-/// check: the kernel fragments the packet around it.
-#[inline(always)]
-pub(crate) fn send<F: Dsr>(
-    skb: Skb,
-    flow: &Flow<F::Address>,
-    frontend: Option<Socket<F::Address>>,
-) -> Result<i32, Drop> {
-    let Some(info) = ipcache::lookup::<F>(flow.destination) else {
-        return Err(drop_here!(NO_TUNNEL_OR_ENCAPSULATION_ENDPOINT));
-    };
-    let at = at_host(TO_OVERLAY, F::world(), info.sec_identity);
-    let verdict = encapsulate(skb, info, Trace { reason: reason::POLICY, ..at })?;
-    // It belongs to the key, which encapsulation sets.
-    match frontend {
-        Some(frontend) if !F::insert_into_tunnel(skb, frontend) => Err(drop_here!(ERROR_WRITING_TO_PACKET)),
-        _ => Ok(verdict),
     }
 }

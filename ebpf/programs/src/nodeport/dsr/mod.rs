@@ -10,7 +10,6 @@
 //!
 //! Uses `conntrack`, `endpoint`, `overlay`, `packet`, `pod` and `snat`.
 
-#[cfg(not(feature = "xdp"))]
 pub(crate) mod geneve;
 pub(crate) mod option;
 #[cfg(not(feature = "xdp"))]
@@ -35,6 +34,9 @@ pub(crate) trait Dsr: NodePort + Snat {
     const TOO_BIG_SLOT: u32;
     /// Length of the option in the IP header.
     const OPTION_LEN: u16;
+    /// Length of the option of the tunnel.
+    #[cfg(feature = "xdp")]
+    const TUNNEL_OPTION_LEN: u16;
 
     /// Returns the length of the packet with its header.
     fn length(header: &Self::Header) -> u16;
@@ -45,6 +47,9 @@ pub(crate) trait Dsr: NodePort + Snat {
     /// Adds the option of the tunnel that names a frontend to a packet with a tunnel's key; false if the kernel refuses.
     #[cfg(not(feature = "xdp"))]
     fn insert_into_tunnel(skb: Skb, frontend: Socket<Self::Address>) -> bool;
+    /// Writes the option of the tunnel that names a frontend behind the tunnel's header; false if the packet is too short.
+    #[cfg(feature = "xdp")]
+    fn store_tunnel_option(skb: Skb, offset: usize, frontend: Socket<Self::Address>) -> bool;
     /// Returns the frontend that the option of the tunnel names.
     #[cfg(not(feature = "xdp"))]
     fn named_in_tunnel(skb: Skb) -> Option<Socket<Self::Address>>;

@@ -3,7 +3,6 @@
 use crate::monitor::drop::Drop;
 use crate::nat::Socket;
 use crate::nodeport::dsr::Dsr;
-#[cfg(not(feature = "xdp"))]
 use crate::nodeport::dsr::geneve;
 use crate::packet::family::Family as _;
 use crate::packet::headers::{Ipv4Header, Ipv6Header, fold};
@@ -45,6 +44,8 @@ const _: () = assert!(size_of::<Extension>() == 24);
 impl Dsr for V4 {
     const TOO_BIG_SLOT: u32 = slot::IPV4_NODEPORT_DSR_TOO_BIG;
     const OPTION_LEN: u16 = IPV4_OPTION_LEN as u16;
+    #[cfg(feature = "xdp")]
+    const TUNNEL_OPTION_LEN: u16 = size_of::<geneve::Option4>() as u16;
 
     #[inline(always)]
     fn length(header: &Ipv4Header) -> u16 {
@@ -100,6 +101,12 @@ impl Dsr for V4 {
         Some(Socket { address: address.swap_bytes(), port: option[1].swap_bytes() })
     }
 
+    #[cfg(feature = "xdp")]
+    #[inline(always)]
+    fn store_tunnel_option(skb: Skb, offset: usize, frontend: Socket<u32>) -> bool {
+        skb.store(offset, &geneve::Option4::new(frontend))
+    }
+
     #[cfg(not(feature = "xdp"))]
     #[inline(always)]
     fn insert_into_tunnel(skb: Skb, frontend: Socket<u32>) -> bool {
@@ -123,6 +130,8 @@ const LENGTH_OFFSET: usize = ETH_LEN + 4;
 impl Dsr for V6 {
     const TOO_BIG_SLOT: u32 = slot::IPV6_NODEPORT_DSR_TOO_BIG;
     const OPTION_LEN: u16 = size_of::<Extension>() as u16;
+    #[cfg(feature = "xdp")]
+    const TUNNEL_OPTION_LEN: u16 = size_of::<geneve::Option6>() as u16;
 
     #[inline(always)]
     fn length(header: &Ipv6Header) -> u16 {
@@ -172,6 +181,12 @@ impl Dsr for V6 {
             return None;
         }
         Some(Socket { address: found.address, port: found.port })
+    }
+
+    #[cfg(feature = "xdp")]
+    #[inline(always)]
+    fn store_tunnel_option(skb: Skb, offset: usize, frontend: Socket<[u32; 4]>) -> bool {
+        skb.store(offset, &geneve::Option6::new(frontend))
     }
 
     #[cfg(not(feature = "xdp"))]

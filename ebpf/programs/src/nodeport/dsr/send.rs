@@ -1,12 +1,17 @@
 //! This node: packets leave to the backend with the name of the frontend.
 
+use crate::endpoint::ipcache;
+use crate::host::at_host;
 use crate::monitor::drop::{Drop, Parties, dropped};
+use crate::monitor::trace::Trace;
 use crate::nat::Socket;
-use crate::nodeport::dsr::{Dsr, geneve, names_frontend, too_big};
+use crate::nodeport::dsr::{Dsr, names_frontend, too_big};
 use crate::nodeport::fib::Route;
 use crate::nodeport::{NodePort, reply, way};
-use crate::packet::flow::{TCP, UDP};
+use crate::overlay::encapsulate::encapsulate;
+use crate::packet::flow::{Flow, TCP, UDP};
 use crate::packet::skb::Skb;
+use datapath_abi::trace::{TO_OVERLAY, reason};
 use datapath_abi::{direction, file, mark};
 
 const FILE: u8 = file::NODEPORT;
@@ -46,7 +51,7 @@ fn leave<F: Dsr>(skb: Skb) -> Result<i32, Drop> {
     // It must leave as it is.
     skb.set_mark(mark::SNAT_DONE);
     if enabled!(dsr_geneve) {
-        return geneve::send::<F>(skb, &flow, is_named.then_some(frontend));
+        return by_tunnel::<F>(skb, &flow, is_named.then_some(frontend));
     }
     if !is_named {
         return Ok(Route::of::<F>(skb, flow.source, flow.destination)?.redirect());
@@ -67,4 +72,24 @@ fn leave<F: Dsr>(skb: Skb) -> Result<i32, Drop> {
     };
     F::insert_option(skb, frontend)?;
     Ok(route.redirect())
+}
+
+/// Sends a packet by the tunnel to the backend's node, with the option if there is a frontend to name. Its size needs no
+/// check: the kernel fragments the packet around it.
+#[inline(always)]
+fn by_tunnel<F: Dsr>(
+    skb: Skb,
+    flow: &Flow<F::Address>,
+    frontend: Option<Socket<F::Address>>,
+) -> Result<i32, Drop> {
+    let Some(info) = ipcache::lookup::<F>(flow.destination) else {
+        return Err(drop_here!(NO_TUNNEL_OR_ENCAPSULATION_ENDPOINT));
+    };
+    let at = at_host(TO_OVERLAY, F::world(), info.sec_identity);
+    let verdict = encapsulate(skb, info, Trace { reason: reason::POLICY, ..at })?;
+    // It belongs to the key, which encapsulation sets.
+    match frontend {
+        Some(frontend) if !F::insert_into_tunnel(skb, frontend) => Err(drop_here!(ERROR_WRITING_TO_PACKET)),
+        _ => Ok(verdict),
+    }
 }
