@@ -343,7 +343,7 @@ fn halving_failures(percent: usize) -> u32 {
     (0..SEARCHES).filter(|_| halving_search(&taken, &numbers).is_none()).count() as u32
 }
 
-/// Independent draws fail with the 32nd power of the fill: 3.4 % at 90, 72 % at 99. The search is as good.
+/// Scenario 69: independent draws fail with the 32nd power of the fill: 3.4 % at 90, 72 % at 99. The search is as good.
 #[test]
 fn the_search_fails_no_more_often_than_independent_draws() {
     for (percent, most) in [(50, 0), (70, 1), (80, 30), (90, 450), (95, 2300), (99, 7700)] {

@@ -214,6 +214,7 @@ fn connections_are_spread_and_affinity_keeps_a_namespace_with_its_backend() {
     });
 }
 
+/// Scenario 80.
 #[test]
 fn node_ports_answer_on_loopback_and_node_addresses_and_cannot_be_bound() {
     require_root!();
@@ -298,6 +299,7 @@ fn external_ips_and_host_ports_are_translated_only_at_addresses_of_the_node() {
     }
 }
 
+/// Scenario 81.
 #[test]
 fn with_hostns_only_other_namespaces_are_left_alone() {
     require_root!();

@@ -187,6 +187,7 @@ fn in_sandbox(work: impl AsyncFnOnce(&Sandbox)) {
 
 const ACTIVE: BackendState = BackendState::Active;
 
+/// Scenario 82.
 #[test]
 fn sockets_end_with_the_backend_that_they_were_led_to() {
     require_root!();

@@ -85,6 +85,7 @@ fn the_network_reaches_ports_of_the_host_that_policy_allows() -> Result<()> {
     Ok(())
 }
 
+/// Scenarios 84 and 85.
 #[test]
 fn the_host_reaches_what_policy_allows() -> Result<()> {
     test_kit::require_root!();
@@ -169,7 +170,8 @@ fn the_host_reaches_pods_by_its_policy() -> Result<()> {
     Ok(())
 }
 
-/// Rules of DNS names for the host: its queries must not pass by the proxy, and the proxy's must not come back to it.
+/// Scenario 86: rules of DNS names for the host: its queries must not pass by the proxy, and the proxy's must not come
+/// back to it.
 #[test]
 fn queries_of_the_host_go_to_the_proxy_and_the_proxys_to_the_server() -> Result<()> {
     test_kit::require_root!();

@@ -109,7 +109,7 @@ fn flows_of_other_backends_stay_when_one_leaves() -> Result<()> {
     Ok(())
 }
 
-/// A client with affinity has one backend, also before it is remembered: its port does not count.
+/// Scenario 56: a client with affinity has one backend, also before it is remembered: its port does not count.
 #[test]
 fn all_ports_of_a_client_with_affinity_have_one_position() -> Result<()> {
     test_kit::require_root!();

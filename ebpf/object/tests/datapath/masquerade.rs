@@ -193,6 +193,7 @@ fn echo_id(frame: &[u8]) -> u16 {
     u16::from_be_bytes([frame[at], frame[at + 1]])
 }
 
+/// Scenario 64.
 #[test]
 fn a_flow_leaves_with_the_nodes_address_and_its_replies_find_the_pod() -> Result<()> {
     test_kit::require_root!();
@@ -312,6 +313,7 @@ fn error_about(family: Family, router: IpAddr, frame: &[u8], bytes: usize) -> Ve
     family.icmp_packet(router, source, [&kind[..], quoted].concat())
 }
 
+/// Scenario 70, from outside.
 #[test]
 fn errors_about_a_flow_reach_the_pod_with_the_packet_it_has_sent() -> Result<()> {
     test_kit::require_root!();
@@ -360,6 +362,7 @@ fn errors_about_a_flow_reach_the_pod_with_the_packet_it_has_sent() -> Result<()>
     Ok(())
 }
 
+/// Scenario 70, from inside.
 #[test]
 fn errors_of_the_pod_quote_what_its_peer_has_sent() -> Result<()> {
     test_kit::require_root!();
@@ -416,6 +419,7 @@ fn pieces_of_a_datagram_leave_and_return_together() -> Result<()> {
     Ok(())
 }
 
+/// Scenarios 63, 66 and 67.
 #[test]
 fn packets_that_stay_in_the_cluster_keep_their_address() -> Result<()> {
     test_kit::require_root!();
@@ -532,6 +536,7 @@ fn replies_of_a_pod_keep_its_address() -> Result<()> {
     Ok(())
 }
 
+/// Scenarios 59 to 61; trap 2 of Cilium: messages of the host pass.
 #[test]
 fn ports_of_the_host_are_reserved() -> Result<()> {
     test_kit::require_root!();

@@ -183,6 +183,7 @@ fn a_syn_ack_stays_with_a_closed_connection_for_the_grace_time() -> Result<()> {
     Ok(())
 }
 
+/// Scenario 73.
 #[test]
 fn a_service_without_backends_refuses_or_drops() -> Result<()> {
     test_kit::require_root!();
@@ -278,8 +279,8 @@ fn a_slot_without_backend_is_passed_over() -> Result<()> {
     Ok(())
 }
 
-/// A pod that is its own backend: from the loopback address in, and back to itself in the name of the service. No policy
-/// is asked.
+/// Scenario 72: a pod that is its own backend: from the loopback address in, and back to itself in the name of the service.
+/// No policy is asked.
 #[test]
 fn a_pod_reaches_itself_through_a_service() -> Result<()> {
     test_kit::require_root!();
@@ -362,7 +363,7 @@ fn what_is_no_service_is_not_translated() -> Result<()> {
     Ok(())
 }
 
-/// Inside of the cluster the row of that scope counts, where there are two.
+/// Scenario 89: inside of the cluster the row of that scope counts, where there are two.
 #[test]
 fn a_service_with_two_scopes_is_seen_from_inside() -> Result<()> {
     test_kit::require_root!();
