@@ -1,5 +1,6 @@
 //! The table `identities`.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use identity_core::{ClusterObject, Scope, label_key};
@@ -7,6 +8,7 @@ use labels::{LabelArray, NamedPorts};
 use serde::{Serialize, Serializer};
 use statedb::{Index, Query, TableDisplay, TableSpec};
 
+use crate::prefixes::PREFIX_USER;
 use crate::users::Users;
 
 /// A security identity with its labels and users. Immutable: a change is a new value.
@@ -33,8 +35,9 @@ fn is_some<T, S: Serializer>(value: &Option<T>, to: S) -> Result<S::Ok, S::Error
 
 const BY_LABELS: Index<Identity, str> = Index::new("labels", |row, keys| keys.add(&label_key(&row.labels)));
 
-const BY_USER: Index<Identity, str> =
-    Index::new("user", |row, keys| row.users.names().for_each(|user| keys.add(user)));
+const BY_USER: Index<Identity, str> = Index::new("user", |row, keys| {
+    row.users.names().filter(|user| ***user != *PREFIX_USER).for_each(|user| keys.add(user));
+});
 
 impl Identity {
     /// Queries the identity with an id.
@@ -47,7 +50,7 @@ impl Identity {
         BY_LABELS.query(&label_key(labels))
     }
 
-    /// Queries the identities that a user references.
+    /// Queries the identities that a user references. Those of prefixes are not in the index: thousands have one user.
     pub fn by_user(user: &str) -> Query<Identity> {
         BY_USER.query(user)
     }
@@ -69,9 +72,10 @@ impl Identity {
         all
     }
 
-    pub(crate) fn with_user(&self, user: &str) -> Identity {
+    pub(crate) fn with_user(&self, user: impl Into<Arc<str>>) -> Identity {
         let mut row = Identity { unused_since: None, ..self.clone() };
-        if !row.users.contains(user) {
+        let user = user.into();
+        if !row.users.contains(&user) {
             row.users.insert(user, NamedPorts::default());
         }
         row

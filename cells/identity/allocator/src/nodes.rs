@@ -64,14 +64,14 @@ impl NodeIdentities {
         let ((id, is_new), _) = self.table.transact(|w| match of_nodes(w, labels) {
             Some(row) => {
                 if !row.users.contains(&user) {
-                    w.insert(row.with_user(&user));
+                    w.insert(row.with_user(user.clone()));
                 }
                 (Some(row.id), false)
             }
             None => {
                 let id = self.free(w);
                 if let Some(id) = id {
-                    w.insert(Identity::new(id, labels.clone()).with_user(&user));
+                    w.insert(Identity::new(id, labels.clone()).with_user(user.clone()));
                 }
                 (id, id.is_some())
             }

@@ -22,7 +22,7 @@ use crate::nodes::{NodeIdentities, PolicyRevision};
 use crate::store::{Form, Store};
 
 /// The user of all identities of prefixes.
-const USER: &str = "policy";
+pub(crate) const PREFIX_USER: &str = "policy";
 /// The user of all identities of DNS names.
 const NAMES: &str = "fqdn";
 /// The source of labels of DNS names.
@@ -76,6 +76,7 @@ impl Prefixes {
         let mut identities = BTreeMap::new();
         let mut new = Vec::new();
         let mut full = false;
+        let user: Arc<str> = PREFIX_USER.into();
         self.table.transact(|w| {
             for &prefix in prefixes {
                 if prefix.prefix() == 0 {
@@ -85,8 +86,8 @@ impl Prefixes {
                 let labels = self.labels(prefix);
                 let id = match find(w, &labels) {
                     Some(row) => {
-                        if !row.users.contains(USER) {
-                            w.insert(row.with_user(USER));
+                        if !row.users.contains(PREFIX_USER) {
+                            w.insert(row.with_user(user.clone()));
                         }
                         row.id
                     }
@@ -95,7 +96,7 @@ impl Prefixes {
                             full = true;
                             break;
                         };
-                        w.insert(Identity::new(id, labels).with_user(USER));
+                        w.insert(Identity::new(id, labels).with_user(user.clone()));
                         new.push(id);
                         id
                     }
@@ -126,7 +127,7 @@ impl Prefixes {
             for &prefix in prefixes {
                 let row = find(w, &self.labels(prefix)).filter(|row| row.scope() == Scope::Local);
                 let Some(row) = row else { continue };
-                let left = row.without_user(USER, Instant::now());
+                let left = row.without_user(PREFIX_USER, Instant::now());
                 match left.users.is_empty() {
                     true => released += usize::from(w.delete(Identity::by_id(row.id)).is_some()),
                     false => drop(w.insert(left)),

@@ -38,10 +38,11 @@ impl Users {
     }
 
     /// Adds a user, or replaces its named ports.
-    pub(crate) fn insert(&mut self, user: &str, ports: NamedPorts) {
-        match self.find(user) {
+    pub(crate) fn insert(&mut self, user: impl Into<Arc<str>>, ports: NamedPorts) {
+        let user = user.into();
+        match self.find(&user) {
             Ok(at) => self.0[at].1 = ports,
-            Err(at) => self.0.insert(at, (user.into(), ports)),
+            Err(at) => self.0.insert(at, (user, ports)),
         }
     }
 

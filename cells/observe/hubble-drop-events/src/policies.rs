@@ -54,7 +54,7 @@ fn denying(flow: &Flow, direction: Direction, row: &EndpointPolicy) -> BTreeSet<
 }
 
 fn applied(filters: &[Filter]) -> impl Iterator<Item = Policy> {
-    let rules = filters.iter().flat_map(|filter| &filter.peers).flat_map(|peer| &peer.rules);
+    let rules = filters.iter().flat_map(|filter| &filter.peers).flat_map(|peer| peer.rules.iter());
     rules.map(|labels| hubble::policy_of(labels, 0)).filter(|policy| !policy.name.is_empty())
 }
 
@@ -107,13 +107,13 @@ mod tests {
     #[test]
     fn policies_have_the_names_of_their_rules_labels() {
         let labels = |name: &str| [format!("k8s:io.cilium.k8s.policy.name={name}")].into();
-        let peer = |rules| policy_engine::FilterPeer {
+        let peer = |rules: Vec<std::sync::Arc<[String]>>| policy_engine::FilterPeer {
             selector: "".into(),
             action: policy_engine::Action::Allow,
             priority: 0,
             proxy: None,
             authentication: None,
-            rules,
+            rules: rules.into(),
         };
         let filter = Filter {
             tier: policy_engine::Tier::Normal,

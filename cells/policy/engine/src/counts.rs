@@ -1,14 +1,19 @@
 //! Counted items: most selectors have one rule, and a rule may have thousands of selectors.
 
-use smallvec::SmallVec;
+use std::slice;
 
 /// Items with the number of their uses, sorted. One item needs no allocation.
 #[derive(Debug)]
-pub(crate) struct Counts<T>(SmallVec<[(T, usize); 1]>);
+pub(crate) enum Counts<T> {
+    /// One item.
+    One((T, u32)),
+    /// Any number of items.
+    List(Vec<(T, u32)>),
+}
 
 impl<T> Default for Counts<T> {
     fn default() -> Self {
-        Counts(SmallVec::new())
+        Counts::List(Vec::new())
     }
 }
 
@@ -16,9 +21,16 @@ impl<T: Ord + Clone> Counts<T> {
     /// Adds a use. Returns whether it is the first one of the item.
     pub(crate) fn add(&mut self, item: &T) -> bool {
         let found = self.find(item);
-        match found {
-            Ok(at) => self.0[at].1 += 1,
-            Err(at) => self.0.insert(at, (item.clone(), 1)),
+        match (found, &mut *self) {
+            (Ok(_), Counts::One((_, uses))) => *uses += 1,
+            (Ok(at), Counts::List(list)) => list[at].1 += 1,
+            (Err(_), Counts::List(list)) if list.is_empty() => *self = Counts::One((item.clone(), 1)),
+            (Err(at), Counts::List(list)) => list.insert(at, (item.clone(), 1)),
+            (Err(at), Counts::One(first)) => {
+                let mut list = vec![first.clone()];
+                list.insert(at, (item.clone(), 1));
+                *self = Counts::List(list);
+            }
         }
         found.is_err()
     }
@@ -26,26 +38,37 @@ impl<T: Ord + Clone> Counts<T> {
     /// Removes a use. Returns whether it was the last one of the item.
     pub(crate) fn remove(&mut self, item: &T) -> bool {
         let Ok(at) = self.find(item) else { return false };
-        self.0[at].1 -= 1;
-        let last = self.0[at].1 == 0;
-        if last {
-            self.0.remove(at);
+        match self {
+            Counts::One((_, 1)) => *self = Counts::default(),
+            Counts::One((_, uses)) => {
+                *uses -= 1;
+                return false;
+            }
+            Counts::List(list) => {
+                list[at].1 -= 1;
+                if list[at].1 > 0 {
+                    return false;
+                }
+                list.remove(at);
+            }
         }
-        last
-    }
-
-    /// Whether there are no items.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        true
     }
 
     /// Iterates over the items, in order.
     pub(crate) fn items(&self) -> impl Iterator<Item = &T> {
-        self.0.iter().map(|(item, _)| item)
+        self.as_slice().iter().map(|(item, _)| item)
     }
 
     fn find(&self, item: &T) -> Result<usize, usize> {
-        self.0.binary_search_by(|(known, _)| known.cmp(item))
+        self.as_slice().binary_search_by(|(known, _)| known.cmp(item))
+    }
+
+    fn as_slice(&self) -> &[(T, u32)] {
+        match self {
+            Counts::One(one) => slice::from_ref(one),
+            Counts::List(list) => list,
+        }
     }
 }
 
@@ -59,6 +82,11 @@ mod tests {
         assert!(counts.add(&2) && !counts.add(&2) && counts.add(&1));
         assert_eq!(counts.items().copied().collect::<Vec<_>>(), [1, 2]);
         assert!(!counts.remove(&2) && counts.remove(&2) && !counts.remove(&2));
-        assert!(!counts.is_empty() && counts.remove(&1) && counts.is_empty());
+        assert_eq!(counts.items().copied().collect::<Vec<_>>(), [1]);
+        assert!(counts.remove(&1) && counts.items().next().is_none());
+
+        // One item that never was beside another.
+        assert!(counts.add(&3) && !counts.add(&3) && !counts.remove(&3) && counts.remove(&3));
+        assert_eq!(counts.items().count(), 0);
     }
 }

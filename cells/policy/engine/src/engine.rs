@@ -6,7 +6,6 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 use labels::LabelArray;
 
-use crate::counts::Counts;
 use crate::groups::{CidrGroups, cidr_group_prefixes};
 use crate::identities::{Identities, Identity};
 use crate::model::{
@@ -34,8 +33,6 @@ pub struct Engine {
     pub(crate) identities: Identities,
     pub(crate) peers: Selections<Selector>,
     pub(crate) subjects: Selections<Subject>,
-    /// By selector of peers: the subjects of the rules that use it, with the number of uses.
-    uses: HashMap<SelectorId, Counts<SelectorId>>,
     /// By subject: the policies with rules for it.
     about: HashMap<SelectorId, BTreeSet<ResourceId>>,
     /// The number of rules.
@@ -135,7 +132,6 @@ impl Engine {
             identities: Identities::default(),
             peers: Selections::default(),
             subjects: Selections::default(),
-            uses: HashMap::new(),
             about: HashMap::new(),
             rules: 0,
             names_of_everyone: 0,
@@ -335,8 +331,8 @@ impl Engine {
                 self.peers.get(*id).is_some_and(|selection| selection.selector.is_wildcard());
             self.names_of_everyone > 0 || !selects_everyone
         };
-        let uses = touched.iter().filter(|id| depends(id)).filter_map(|id| self.uses.get(id));
-        let subjects: BTreeSet<SelectorId> = uses.flat_map(Counts::items).copied().collect();
+        let used = touched.iter().filter(|id| depends(id)).filter_map(|id| self.peers.get(*id));
+        let subjects: BTreeSet<SelectorId> = used.flat_map(|peers| peers.subjects.items()).copied().collect();
         Change { refresh: self.selected(&subjects), peers: vec![peer], ..self.unchanged() }
     }
 
@@ -362,7 +358,7 @@ impl Engine {
             let acquire = |peer| self.peers.acquire(peer, &entry.labels, &self.identities);
             let peers: Vec<SelectorId> = selectors.iter().map(acquire).collect();
             for peer in &peers {
-                self.uses.entry(*peer).or_default().add(&subject);
+                self.peers.add_subject(*peer, subject);
             }
             let rule = Arc::new(Rule {
                 resource: policy.resource.clone(),
@@ -413,12 +409,7 @@ impl Engine {
             self.rules -= 1;
             self.names_of_everyone -= usize::from(everyone && has_names(&rule.ports, &rule.redirects));
             for peer in &rule.peers {
-                if let Some(uses) = self.uses.get_mut(peer) {
-                    uses.remove(&rule.subject);
-                    if uses.is_empty() {
-                        self.uses.remove(peer);
-                    }
-                }
+                self.peers.remove_subject(*peer, rule.subject);
                 self.peers.release(*peer, labels);
             }
             self.subjects.release(rule.subject, labels);

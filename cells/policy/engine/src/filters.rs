@@ -42,8 +42,8 @@ pub struct FilterPeer {
     pub proxy: Option<Arc<ProxyRules>>,
     /// The authentication of their traffic.
     pub authentication: Option<Authentication>,
-    /// The labels of each of the rules, in order, without repetitions.
-    pub rules: Vec<Arc<[String]>>,
+    /// The labels of each of the rules, in order, without repetitions. Peers of the same rules share the list.
+    pub rules: Arc<[Arc<[String]>]>,
 }
 
 impl Engine {
@@ -62,11 +62,13 @@ impl Engine {
         let mut found = Vec::new();
         // Rules that conflict are not in force, so they are not listed.
         for ((tier, ports), effects) in filters(&rules.rules).unwrap_or_default() {
-            let peer = |(id, effect): (_, Effect<'_>)| {
+            let mut peers: Vec<FilterPeer> = Vec::with_capacity(effects.len());
+            for (id, effect) in effects {
                 let number = levels.number(tier, effect.priority);
-                Some(FilterPeer::new(self.peers.get(id)?.text.clone(), number, effect))
-            };
-            let mut peers: Vec<FilterPeer> = effects.into_iter().filter_map(peer).collect();
+                let Some(selection) = self.peers.get(id) else { continue };
+                let peer = FilterPeer::new(selection.text.clone(), number, effect, peers.last());
+                peers.push(peer);
+            }
             peers.sort_unstable_by(|a, b| a.selector.cmp(&b.selector));
             if !peers.is_empty() {
                 found.push(Filter { tier, ports, peers });
@@ -86,10 +88,17 @@ impl FilterPeer {
         precedence(self.priority, self.action == Action::Deny, redirect)
     }
 
-    fn new(selector: Arc<str>, priority: u32, effect: Effect<'_>) -> FilterPeer {
+    fn new(
+        selector: Arc<str>,
+        priority: u32,
+        effect: Effect<'_>,
+        previous: Option<&FilterPeer>,
+    ) -> FilterPeer {
         let mut rules: Vec<_> = effect.rules.iter().map(|rule| rule.labels.clone()).collect();
         rules.sort_unstable();
         rules.dedup();
+        let known = previous.filter(|peer| *peer.rules == *rules).map(|peer| peer.rules.clone());
+        let rules = known.unwrap_or_else(|| rules.into());
         let Effect { action, proxy, authentication, .. } = effect;
         FilterPeer { selector, action, priority, proxy, authentication, rules }
     }
@@ -114,7 +123,7 @@ fn added(reason: &Reason, priority: u32, direction: Direction) -> Option<Filter>
         priority,
         proxy: None,
         authentication: None,
-        rules: vec![labels],
+        rules: [labels].into(),
     };
     Some(Filter { tier: Tier::Default, ports: None, peers: vec![peer] })
 }

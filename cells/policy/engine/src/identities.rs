@@ -5,7 +5,6 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use labels::{CIDR, Label, LabelArray};
-use smallvec::SmallVec;
 
 use crate::Test;
 use crate::groups::{CidrGroups, with_groups};
@@ -22,7 +21,7 @@ pub(crate) struct Identity {
     /// Container ports of its endpoints.
     pub(crate) ports: NamedPorts,
     /// The prefixes among the labels.
-    prefixes: Vec<IpNetwork>,
+    prefixes: Box<[IpNetwork]>,
 }
 
 impl Identity {
@@ -75,15 +74,15 @@ pub(crate) struct Identities {
     /// Ids by key and value; not by labels of prefixes, which thousands of identities have one each of.
     by_label: HashMap<String, HashMap<String, BTreeSet<u32>>>,
     /// Ids by first address and length of their prefixes.
-    by_prefix: BTreeMap<(IpAddr, u8), SmallVec<[u32; 2]>>,
+    by_prefix: BTreeSet<(IpAddr, u8, u32)>,
 }
 
 impl Identities {
     /// Inserts an identity. Returns the previous one.
     pub(crate) fn insert(&mut self, id: u32, identity: Identity) -> Option<Identity> {
         let old = self.remove(id);
-        for prefix in &identity.prefixes {
-            self.by_prefix.entry((prefix.network(), prefix.prefix())).or_default().push(id);
+        for prefix in &*identity.prefixes {
+            self.by_prefix.insert((prefix.network(), prefix.prefix(), id));
         }
         for label in identity.labels.iter().filter(|label| !is_prefix(label)) {
             let values = self.by_label.entry(label.key.clone()).or_default();
@@ -96,14 +95,8 @@ impl Identities {
     /// Removes an identity and returns it.
     pub(crate) fn remove(&mut self, id: u32) -> Option<Identity> {
         let old = self.all.remove(&id)?;
-        for prefix in &old.prefixes {
-            let key = (prefix.network(), prefix.prefix());
-            if let Some(ids) = self.by_prefix.get_mut(&key) {
-                ids.retain(|other| *other != id);
-                if ids.is_empty() {
-                    self.by_prefix.remove(&key);
-                }
-            }
+        for prefix in &*old.prefixes {
+            self.by_prefix.remove(&(prefix.network(), prefix.prefix(), id));
         }
         for label in old.labels.iter().filter(|label| !is_prefix(label)) {
             let Some(values) = self.by_label.get_mut(&label.key) else { continue };
@@ -158,8 +151,9 @@ impl Identities {
             Selector::None => return Some(BTreeSet::new()),
             Selector::Cidr(cidr) if cidr.prefix.prefix() == 0 => return None,
             Selector::Cidr(cidr) => {
-                let inside = (cidr.prefix.network(), 0)..=(cidr.prefix.broadcast(), u8::MAX);
-                return Some(self.by_prefix.range(inside).flat_map(|(_, ids)| ids).copied().collect());
+                let first = (cidr.prefix.network(), 0, 0);
+                let last = (cidr.prefix.broadcast(), u8::MAX, u32::MAX);
+                return Some(self.by_prefix.range(first..=last).map(|(_, _, id)| *id).collect());
             }
             Selector::Fqdn(fqdn) => {
                 let values = self.by_label.get(fqdn.label_key());

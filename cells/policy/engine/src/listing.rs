@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::engine::Engine;
-use crate::selections::{Selections, Selects};
+use crate::selections::{EntryLabels, Selections, Selects};
 use crate::selector::{FqdnSelector, Selector};
 
 /// A selector in the form of the API.
@@ -61,21 +61,27 @@ impl Engine {
 fn all<S: Selects + Clone>(selections: &Selections<S>) -> Vec<SelectorRow> {
     let mut texts: Vec<&Arc<str>> = selections.texts().collect();
     texts.dedup();
-    texts.into_iter().filter_map(|text| row(selections, text)).collect()
+    let mut last = None;
+    texts.into_iter().filter_map(|text| row(selections, text, &mut last)).collect()
 }
 
 fn changes<S: Selects + Clone>(selections: &mut Selections<S>) -> SelectorChanges {
     let changed = selections.take_changed();
+    let mut last = None;
     let with_row = |text| {
-        let row = row(selections, &text);
+        let row = row(selections, &text, &mut last);
         (text, row)
     };
     changed.into_iter().map(with_row).collect()
 }
 
 /// Returns the row of the selectors with a text; `None` if there is none. A selector of nodes and one of endpoints may
-/// have the same text; the API lists them as one row.
-fn row<S: Selects + Clone>(selections: &Selections<S>, text: &Arc<str>) -> Option<SelectorRow> {
+/// have the same text; the API lists them as one row. `last` are the labels of the previous row.
+fn row<S: Selects + Clone>(
+    selections: &Selections<S>,
+    text: &Arc<str>,
+    last: &mut Option<EntryLabels>,
+) -> Option<SelectorRow> {
     let mut with_text = selections.with_text(text);
     let first = with_text.next()?;
     let fqdn = match first.selector.selector() {
@@ -87,13 +93,15 @@ fn row<S: Selects + Clone>(selections: &Selections<S>, text: &Arc<str>) -> Optio
         fqdn,
         identities: first.identities.clone(),
         users: first.users,
-        labels: first.labels(),
+        labels: first.labels(last.as_ref()),
     };
+    *last = Some(row.labels.clone());
     for other in with_text {
         row.identities.extend(&other.identities);
         row.identities.sort_unstable();
         row.users += other.users;
-        let labels: BTreeSet<_> = row.labels.iter().cloned().chain(other.labels().iter().cloned()).collect();
+        let labels: BTreeSet<_> =
+            row.labels.iter().cloned().chain(other.labels(None).iter().cloned()).collect();
         row.labels = labels.into_iter().collect();
     }
     Some(row)

@@ -105,7 +105,14 @@ pub(crate) enum ProxyPort {
     /// Known; 0 for none.
     Known(u16),
     /// That of a redirect with a port that a peer's named port completes.
-    Named(Arc<dyn ProxyPorts>, Redirect),
+    Named(Box<NamedRedirect>),
+}
+
+/// A redirect of a port that peers know by its name.
+#[derive(Debug, Clone)]
+pub(crate) struct NamedRedirect {
+    ports: Arc<dyn ProxyPorts>,
+    redirect: Redirect,
 }
 
 impl ProxyPort {
@@ -113,7 +120,7 @@ impl ProxyPort {
     pub(crate) fn of_port(&self, port: u16) -> Option<u16> {
         match self {
             ProxyPort::Known(proxy_port) => Some(*proxy_port),
-            ProxyPort::Named(ports, redirect) => ports.port(&Redirect { port, ..redirect.clone() }),
+            ProxyPort::Named(to) => to.ports.port(&Redirect { port, ..to.redirect.clone() }),
         }
     }
 }
@@ -260,6 +267,7 @@ impl Plan {
         for direction in [Direction::Ingress, Direction::Egress] {
             builder.side(direction, &rules.side(direction))?;
         }
+        builder.plan.reasons.shrink_to_fit();
         Ok(builder.plan)
     }
 
@@ -395,7 +403,9 @@ impl Builder<'_> {
         }
         match traffic {
             // Peers decide about the port, and thus whether there is a proxy for it.
-            Traffic::Named(..) => Some(ProxyPort::Named(ports.clone(), redirect)),
+            Traffic::Named(..) => {
+                Some(ProxyPort::Named(Box::new(NamedRedirect { ports: ports.clone(), redirect })))
+            }
             Traffic::Blocks(_) => found.map(ProxyPort::Known),
         }
     }

@@ -19,6 +19,11 @@ pub const HOST: u32 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SelectorId(u64);
 
+impl SelectorId {
+    pub(crate) const FIRST: SelectorId = SelectorId(0);
+    pub(crate) const LAST: SelectorId = SelectorId(u64::MAX);
+}
+
 /// A predicate on identities: a selector of peers, or of the subjects of a rule.
 pub(crate) trait Selects: Eq + Hash {
     /// Whether the identity is selected.
@@ -64,11 +69,16 @@ pub(crate) struct Selection<S> {
     pub(crate) identities: Vec<u32>,
     /// Reference count: the number of policy entries that use it.
     pub(crate) users: usize,
+    /// Of a selector of peers: the subjects of these entries.
+    pub(crate) subjects: Counts<SelectorId>,
     /// The labels of these entries, sorted, with the number of entries of each.
     labels: Counts<Arc<[String]>>,
     /// The labels without the numbers, once they have been asked for.
-    listed: OnceLock<Arc<[Arc<[String]>]>>,
+    listed: OnceLock<EntryLabels>,
 }
+
+/// The labels of entries, sorted.
+pub(crate) type EntryLabels = Arc<[Arc<[String]>]>;
 
 impl<S> Selection<S> {
     /// Whether the identity is selected. Logarithmic.
@@ -76,9 +86,11 @@ impl<S> Selection<S> {
         self.identities.binary_search(&identity).is_ok()
     }
 
-    /// Returns the labels of the entries that use it, sorted; the same list until they change.
-    pub(crate) fn labels(&self) -> Arc<[Arc<[String]>]> {
-        self.listed.get_or_init(|| self.labels.items().cloned().collect()).clone()
+    /// Returns the labels of the entries that use it, sorted; the same list until they change. It is `last` if that is
+    /// equal: the thousands of prefixes of a rule share a list.
+    pub(crate) fn labels(&self, last: Option<&EntryLabels>) -> EntryLabels {
+        let shared = || last.filter(|last| self.labels.items().eq(last.iter())).cloned();
+        self.listed.get_or_init(|| shared().unwrap_or_else(|| self.labels.items().cloned().collect())).clone()
     }
 
     fn add_user(&mut self, labels: &Arc<[String]>) {
@@ -105,8 +117,8 @@ pub(crate) struct Selections<S> {
     index: SelectorIndex,
     /// By text: a selector of nodes and one of endpoints may have the same.
     by_text: BTreeSet<(Arc<str>, SelectorId)>,
-    /// The prefixes that selectors name, with the number of selectors that name each.
-    prefixes: BTreeMap<IpNetwork, usize>,
+    /// The exceptions that selectors name, with the number of selectors that name each. Other prefixes are in the index.
+    exceptions: BTreeMap<IpNetwork, usize>,
     /// Prefixes that selectors have ceased to name since the last [`take_unnamed`](Self::take_unnamed).
     unnamed: BTreeSet<IpNetwork>,
     /// The number of selectors of CIDR groups.
@@ -123,7 +135,7 @@ impl<S> Default for Selections<S> {
             selections: HashMap::new(),
             index: SelectorIndex::default(),
             by_text: BTreeSet::new(),
-            prefixes: BTreeMap::new(),
+            exceptions: BTreeMap::new(),
             unnamed: BTreeSet::new(),
             of_cidr_groups: 0,
             next: 0,
@@ -160,8 +172,8 @@ impl<S: Selects + Clone> Selections<S> {
         self.changed.insert(text.clone());
         self.by_text.insert((text.clone(), id));
         self.index.insert(id, selector.selector());
-        for prefix in selector.selector().prefixes() {
-            *self.prefixes.entry(prefix).or_default() += 1;
+        for prefix in selector.selector().exceptions() {
+            *self.exceptions.entry(prefix).or_default() += 1;
         }
         self.of_cidr_groups += usize::from(selector.selector().is_of_cidr_groups());
         let mut selection = Selection {
@@ -169,6 +181,7 @@ impl<S: Selects + Clone> Selections<S> {
             text,
             identities: selected,
             users: 0,
+            subjects: Counts::default(),
             labels: Counts::default(),
             listed: OnceLock::new(),
         };
@@ -190,14 +203,18 @@ impl<S: Selects + Clone> Selections<S> {
         self.index.remove(id, selector);
         self.by_text.remove(&(selection.text.clone(), id));
         self.of_cidr_groups -= usize::from(selector.is_of_cidr_groups());
-        for prefix in selector.prefixes() {
-            let Some(users) = self.prefixes.get_mut(&prefix) else { continue };
+        for prefix in selector.exceptions() {
+            let Some(users) = self.exceptions.get_mut(&prefix) else { continue };
             *users -= 1;
             if *users == 0 {
-                self.prefixes.remove(&prefix);
-                self.unnamed.insert(prefix);
+                self.exceptions.remove(&prefix);
             }
         }
+        let unnamed = selector
+            .prefixes()
+            .into_iter()
+            .filter(|prefix| !self.exceptions.contains_key(prefix) && !self.index.has_prefix(prefix));
+        self.unnamed.extend(unnamed);
         self.ids.remove(&selection.selector);
         self.selections.remove(&id);
     }
@@ -233,14 +250,28 @@ impl<S: Selects + Clone> Selections<S> {
         found
     }
 
-    /// Returns the prefixes that selectors name, exceptions included.
+    /// Counts an entry with this subject among the users of a selector of peers.
+    pub(crate) fn add_subject(&mut self, id: SelectorId, subject: SelectorId) {
+        if let Some(selection) = self.selections.get_mut(&id) {
+            selection.subjects.add(&subject);
+        }
+    }
+
+    /// Reverts [`add_subject`](Self::add_subject).
+    pub(crate) fn remove_subject(&mut self, id: SelectorId, subject: SelectorId) {
+        if let Some(selection) = self.selections.get_mut(&id) {
+            selection.subjects.remove(&subject);
+        }
+    }
+
+    /// Iterates over the prefixes that selectors name, exceptions included; some repeatedly.
     pub(crate) fn prefixes(&self) -> impl Iterator<Item = IpNetwork> {
-        self.prefixes.keys().copied()
+        self.index.prefixes().chain(self.exceptions.keys().copied())
     }
 
     /// Whether a selector names the prefix.
     pub(crate) fn names(&self, prefix: &IpNetwork) -> bool {
-        self.prefixes.contains_key(prefix)
+        self.index.has_prefix(prefix) || self.exceptions.contains_key(prefix)
     }
 
     /// Returns the prefixes that selectors have ceased to name since the last call; some may be named again.
@@ -260,7 +291,7 @@ impl<S: Selects + Clone> Selections<S> {
 
     /// Iterates over the selectors with a text.
     pub(crate) fn with_text(&self, text: &Arc<str>) -> impl Iterator<Item = &Selection<S>> {
-        let range = (text.clone(), SelectorId(0))..=(text.clone(), SelectorId(u64::MAX));
+        let range = (text.clone(), SelectorId::FIRST)..=(text.clone(), SelectorId::LAST);
         self.by_text.range(range).filter_map(|(_, id)| self.get(*id))
     }
 

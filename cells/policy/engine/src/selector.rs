@@ -73,16 +73,20 @@ impl Selector {
     /// Returns the prefixes that it names, exceptions included, as networks: each needs an identity. Prefixes of length 0
     /// are the world of the family, with a reserved identity.
     pub fn prefixes(&self) -> Vec<IpNetwork> {
-        let named: Vec<IpNetwork> = match self {
-            Selector::Cidr(cidr) => std::iter::once(cidr.prefix).chain(cidr.except.iter().copied()).collect(),
+        let own = if let Selector::Cidr(cidr) = self { masked(cidr.prefix) } else { None };
+        own.into_iter().chain(self.exceptions()).collect()
+    }
+
+    /// Returns those of [`prefixes`](Self::prefixes) that are exceptions.
+    pub(crate) fn exceptions(&self) -> Vec<IpNetwork> {
+        match self {
+            Selector::Cidr(cidr) => cidr.except.iter().copied().filter_map(masked).collect(),
             Selector::Labels(requirements) if self.is_of_cidr_groups() => {
                 let except = requirements.iter().filter(|requirement| requirement.source == CIDR);
-                except.filter_map(|requirement| requirement.key.parse().ok()).collect()
+                except.filter_map(|requirement| masked(requirement.key.parse().ok()?)).collect()
             }
             Selector::Labels(_) | Selector::Fqdn(_) | Selector::None => Vec::new(),
-        };
-        let masked = |prefix: IpNetwork| IpNetwork::new(prefix.network(), prefix.prefix()).ok();
-        named.into_iter().filter(|prefix| prefix.prefix() > 0).filter_map(masked).collect()
+        }
     }
 
     /// Whether it selects by CIDR groups: all of their prefixes need identities then.
@@ -172,6 +176,11 @@ impl Requirement {
         };
         self.test.holds(label.map(|label| label.value.as_str()))
     }
+}
+
+/// Returns a prefix without host bits; `None` for one of length 0.
+fn masked(prefix: IpNetwork) -> Option<IpNetwork> {
+    IpNetwork::new(prefix.network(), prefix.prefix()).ok().filter(|prefix| prefix.prefix() > 0)
 }
 
 /// Whether a label names a prefix that is a subset of `outer`.

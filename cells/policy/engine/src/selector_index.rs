@@ -17,8 +17,8 @@ use crate::selector::{Requirement, Selector};
 pub(crate) struct SelectorIndex {
     by_key: HashMap<Box<str>, ByKey>,
     /// By prefix of which the identity's is a subset.
-    by_prefix: HashMap<IpNetwork, SmallVec<[SelectorId; 1]>>,
-    /// The number of entries of `by_prefix` by family and length: lookups try only these lengths.
+    by_prefix: BTreeSet<(IpNetwork, SelectorId)>,
+    /// The number of prefixes in `by_prefix` by family and length: lookups try only these lengths.
     lengths: BTreeMap<(bool, u8), usize>,
     /// Selectors without such a condition.
     others: BTreeSet<SelectorId>,
@@ -68,11 +68,10 @@ impl SelectorIndex {
                 }
             }
             Some(Condition::Inside(prefix)) => {
-                let ids = self.by_prefix.entry(prefix).or_default();
-                if ids.is_empty() {
+                if !self.has_prefix(&prefix) {
                     *self.lengths.entry((prefix.is_ipv4(), prefix.prefix())).or_default() += 1;
                 }
-                ids.push(id);
+                self.by_prefix.insert((prefix, id));
             }
         }
     }
@@ -96,9 +95,10 @@ impl SelectorIndex {
                     }
                 }
                 Condition::Inside(prefix) => {
-                    remove(&mut self.by_prefix, &prefix, id);
+                    let was_there = self.by_prefix.remove(&(prefix, id));
                     let length = (prefix.is_ipv4(), prefix.prefix());
-                    if !self.by_prefix.contains_key(&prefix)
+                    if was_there
+                        && !self.has_prefix(&prefix)
                         && let Some(count) = self.lengths.get_mut(&length)
                     {
                         *count -= 1;
@@ -107,6 +107,20 @@ impl SelectorIndex {
                 }
             }
         }
+    }
+
+    /// Iterates over the prefixes of selectors, exceptions apart; some repeatedly.
+    pub(crate) fn prefixes(&self) -> impl Iterator<Item = IpNetwork> {
+        self.by_prefix.iter().map(|(prefix, _)| *prefix)
+    }
+
+    /// Whether a selector is of this prefix.
+    pub(crate) fn has_prefix(&self, prefix: &IpNetwork) -> bool {
+        self.of_prefix(*prefix).next().is_some()
+    }
+
+    fn of_prefix(&self, prefix: IpNetwork) -> impl Iterator<Item = SelectorId> {
+        self.by_prefix.range((prefix, SelectorId::FIRST)..=(prefix, SelectorId::LAST)).map(|(_, id)| *id)
     }
 
     /// Returns the selectors that may select one of these identities, sorted: a superset of those that do. Costs a few
@@ -122,8 +136,8 @@ impl SelectorIndex {
             for prefix in identity.prefixes() {
                 let of_family = (prefix.is_ipv4(), 0)..=(prefix.is_ipv4(), prefix.prefix());
                 for ((_, length), _) in self.lengths.range(of_family) {
-                    let ids = network(prefix.ip(), *length).and_then(|outer| self.by_prefix.get(&outer));
-                    found.extend(ids.into_iter().flatten());
+                    let outer = network(prefix.ip(), *length).into_iter();
+                    found.extend(outer.flat_map(|outer| self.of_prefix(outer)));
                 }
             }
         }

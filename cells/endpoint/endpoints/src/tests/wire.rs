@@ -167,7 +167,7 @@ async fn rules_that_are_wanted_and_rules_that_are_in_force_are_shown() {
         priority: 0,
         proxy: None,
         authentication: None,
-        rules: vec![["k8s:a=b".to_owned()].into()],
+        rules: [["k8s:a=b".to_owned()].into()].into(),
     };
     let filter = Filter { tier: Tier::Normal, ports: None, peers: vec![peer] };
     agent.policies.compute(endpoint.record.id, Filters { ingress: vec![filter], egress: Vec::new() });

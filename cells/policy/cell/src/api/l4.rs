@@ -53,7 +53,7 @@ pub fn l4_policy(filters: &Filters) -> L4Policy {
 }
 
 fn rule(filter: &Filter) -> PolicyRule {
-    let mut rules: Vec<&Arc<[String]>> = filter.peers.iter().flat_map(|peer| &peer.rules).collect();
+    let mut rules: Vec<&Arc<[String]>> = filter.peers.iter().flat_map(|peer| peer.rules.iter()).collect();
     rules.sort_unstable();
     rules.dedup();
     let derived_from_rules = rules.into_iter().map(|labels| labels.to_vec()).collect();

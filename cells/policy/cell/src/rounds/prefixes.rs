@@ -36,9 +36,10 @@ impl PolicyPrefixes {
     /// Upserts prefixes into the ipcache and waits until the kernel has them.
     pub(crate) async fn publish(&self, identities: &BTreeMap<IpNetwork, u32>) -> Result<(), NotApplied> {
         let prefixes: Vec<IpNetwork> = identities.keys().copied().collect();
+        let resource: Arc<str> = RESOURCE.into();
         let claim = |identity| Claim {
             source: Source::Generated,
-            resource: RESOURCE.into(),
+            resource: resource.clone(),
             mapping: Mapping::identity(identity),
         };
         let changes = identities.iter().map(|(prefix, id)| Change::Upsert(*prefix, claim(*id)));
