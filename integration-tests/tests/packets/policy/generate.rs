@@ -191,9 +191,17 @@ fn distance(a: &Flow, b: &Flow) -> usize {
 
 /// Up to `count` pairs: a denied flow, and an allowed one that differs in one field. No flow is in two pairs.
 pub(crate) fn pairs(random: &mut Random, world: &World, policies: &[Policy], count: usize) -> Vec<[Flow; 2]> {
-    let (mut allowed, denied): (Vec<Flow>, Vec<Flow>) =
-        flows(world).into_iter().partition(|flow| world.allows(policies, *flow));
-    let mut denied = denied;
+    twins(random, flows(world), |flow| world.allows(policies, *flow), count)
+}
+
+/// Returns [`pairs`] of these flows, by any verdict.
+pub(crate) fn twins(
+    random: &mut Random,
+    flows: Vec<Flow>,
+    allows: impl Fn(&Flow) -> bool,
+    count: usize,
+) -> Vec<[Flow; 2]> {
+    let (mut allowed, mut denied): (Vec<Flow>, Vec<Flow>) = flows.into_iter().partition(allows);
     let mut pairs = Vec::new();
     while pairs.len() < count && !denied.is_empty() {
         let flow = denied.swap_remove(random.below(denied.len()));

@@ -1,5 +1,5 @@
-//! NetworkPolicies and ClusterNetworkPolicies of Kubernetes with real packets: a table of policies and of the peers that
-//! they let through.
+//! ClusterNetworkPolicies of Kubernetes beside NetworkPolicies with real packets: a table of policies and of the peers
+//! that they let through.
 
 use serde_json::{Value, json};
 use test_kit::require_root;
@@ -36,10 +36,6 @@ fn those(is: impl Fn(Party, Party, L4) -> bool) -> Vec<(Party, Party, L4)> {
     candidates().into_iter().filter(|(from, to, l4)| is(*from, *to, *l4)).collect()
 }
 
-fn case(spec: Value, is: impl Fn(Party, Party, L4) -> bool) -> Case {
-    Case { policies: vec![network_policy(spec)], allowed: those(is) }
-}
-
 fn network_policy(mut spec: Value) -> Value {
     spec["podSelector"] = json!({"matchLabels": {"app": "web"}});
     json!({
@@ -67,8 +63,7 @@ fn cluster_network_policy(tier: &str, rules: Value) -> Value {
     })
 }
 
-/// Returns the cases with tiers.
-fn cases_with_tiers() -> Vec<Case> {
+fn cases() -> Vec<Case> {
     let out = |from: Party| from == WEB;
     let is_pod = |from: Party| matches!(from, Party::Pod(_));
     let is_blue = |from: Party| [BANK_WEB, VAULT].contains(&from);
@@ -109,72 +104,12 @@ fn from(peers: Value) -> Value {
     json!({"ingress": [{"from": peers}]})
 }
 
-fn cases() -> Vec<Case> {
-    let tier = |tier: &str| json!({"matchLabels": {"tier": tier}});
-    let blue = json!({"matchLabels": {"team": "blue"}});
-    let out = |from: Party| from == WEB;
-    vec![
-        case(json!({}), |from, _, _| out(from)),
-        case(json!({"policyTypes": ["Egress"]}), |from, _, _| !out(from)),
-        case(json!({"policyTypes": ["Ingress", "Egress"]}), |_, _, _| false),
-        case(json!({"ingress": [{}], "egress": [{}], "policyTypes": ["Ingress", "Egress"]}), |_, _, _| true),
-        case(from(json!([{"podSelector": {}}])), |from, _, _| out(from) || [API, DB].contains(&from)),
-        case(from(json!([{"podSelector": tier("front")}])), |from, _, _| out(from)),
-        case(from(json!([{"namespaceSelector": {}}])), |from, _, _| {
-            out(from) || matches!(from, Party::Pod(_))
-        }),
-        case(from(json!([{"namespaceSelector": blue}])), |from, _, _| {
-            out(from) || [BANK_WEB, VAULT].contains(&from)
-        }),
-        // Both selectors of one peer hold; of two peers one is enough.
-        case(from(json!([{"namespaceSelector": blue, "podSelector": tier("front")}])), |from, _, _| {
-            out(from) || from == BANK_WEB
-        }),
-        case(from(json!([{"namespaceSelector": blue}, {"podSelector": tier("back")}])), |from, _, _| {
-            out(from) || [BANK_WEB, VAULT, API, DB].contains(&from)
-        }),
-        case(
-            from(json!([{"ipBlock": {"cidr": "198.51.100.0/24", "except": ["198.51.100.128/25"]}}])),
-            |from, _, _| out(from) || from == OUTSIDE[0],
-        ),
-        // Pods are not in a block, whichever it is.
-        case(from(json!([{"ipBlock": {"cidr": "0.0.0.0/0"}}])), |from, _, _| {
-            out(from) || matches!(from, Party::Outside(_))
-        }),
-        case(json!({"ingress": [{"ports": [{"port": 80}]}]}), |from, _, l4| out(from) || l4 == L4::Tcp(80)),
-        case(json!({"ingress": [{"ports": [{"port": 79, "endPort": 81}]}]}), |from, _, l4| {
-            out(from) || l4 == L4::Tcp(80)
-        }),
-        // `http` is port 8080 of this pod, by TCP.
-        case(
-            json!({"ingress": [{"ports": [{"port": "http"}, {"port": 53, "protocol": "UDP"}]}]}),
-            |from, _, l4| out(from) || [L4::Tcp(8080), L4::Udp(53)].contains(&l4),
-        ),
-        case(
-            json!({"ingress": [{"from": [{"podSelector": {}}], "ports": [{"port": 80}]}]}),
-            |from, _, l4| out(from) || [API, DB].contains(&from) && l4 == L4::Tcp(80),
-        ),
-        case(
-            json!({"policyTypes": ["Egress"], "egress": [{"to": [{"podSelector": tier("back")}], "ports": [{"port": 53, "protocol": "UDP"}]}]}),
-            |from, to, l4| !out(from) || [API, DB].contains(&to) && l4 == L4::Udp(53),
-        ),
-    ]
-}
-
 #[test]
-fn cases_allow_and_deny() {
-    let all = candidates().len();
-    let counts: Vec<usize> = cases().iter().map(|case| case.allowed.len()).collect();
-    assert!(counts.iter().filter(|count| (1..all).contains(*count)).count() > 12, "{counts:?} of {all}");
-}
-
-#[test]
-fn network_policies_have_the_verdicts_of_their_table() {
+fn tiers_have_the_verdicts_of_their_table() {
     require_root!();
-    let setup = Setup::new();
+    let setup = Setup::new(super::world());
     let mut wrong = Vec::new();
-    for (number, Case { mut policies, allowed }) in cases().into_iter().chain(cases_with_tiers()).enumerate()
-    {
+    for (number, Case { mut policies, allowed }) in cases().into_iter().enumerate() {
         let mut names = Vec::new();
         for policy in &mut policies {
             let name = format!("{}-{number}", policy["metadata"]["name"].as_str().unwrap());
