@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use api::{Operation, Page, Route};
 use datapath_api::Datapath;
 use hive::prelude::*;
+use hive_script::Command;
 use identity::{Identity, Prefixes};
 use ipcache::{Entry, IpcacheWriter};
 use k8s_tables::cilium::CiliumCIDRGroup;
@@ -19,6 +20,7 @@ use proxy_ports::Proxies;
 use runtime_options::{Follower, RuntimeOption, follower};
 use statedb::{RwTable, Table};
 
+use crate::api::map_state::MapState;
 use crate::api::preview::Preview;
 use crate::api::rest;
 use crate::api::rules::Rules;
@@ -39,7 +41,7 @@ use crate::rounds::services::ServiceTables;
 use crate::rounds::state::Shared;
 
 /// Provides `Arc<Policies>` and the tables `endpoint-policies`, `policies`, `selectors` and `subject-selectors`,
-/// reconciles policy maps, serves the operations under `/policy`.
+/// reconciles policy maps, serves the operations under `/policy`, contributes the commands `policy/mapstate/*`.
 pub fn cell() -> Cell {
     module(
         "policy",
@@ -57,6 +59,7 @@ pub fn cell() -> Cell {
             provide(why),
             provide(preview),
             provide(rules),
+            provide(map_state),
         ],
     )
 }
@@ -220,4 +223,8 @@ fn rules(shared: Arc<Shared>, datapath: Arc<dyn Datapath>) -> Member<Page> {
         let rules = rules.clone();
         async move { hive::blocking(move || rules.answer()).await }
     }))
+}
+
+fn map_state(shared: Arc<Shared>, ipcache: Arc<Table<Entry>>) -> Members<Command> {
+    MapState { shared: (*shared).clone(), ipcache }.commands()
 }

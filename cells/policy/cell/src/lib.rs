@@ -5,7 +5,8 @@
 //! rules, with the identities that they select), the repository's revision. **Needs** `Arc<dyn Datapath>`, the tables
 //! `k8s-policies`, `k8s-networkpolicies`, `k8s-clusternetworkpolicies`, `k8s-ciliumcidrgroups`, `identities` and perhaps
 //! `runtime-options`, `services`, `backends`, `Arc<Prefixes>`, `Arc<IpcacheWriter>`. **Provides** [`Policies`] to owners
-//! of endpoints, the operations under `/policy`, `GET /apiary/why` ([`why`]), `POST /apiary/policy-preview` ([`preview`]).
+//! of endpoints, the operations under `/policy`, `GET /apiary/why` ([`why`]), `POST /apiary/policy-preview` ([`preview`]),
+//! the commands `policy/mapstate/entries` and `policy/mapstate/topk` of the shell.
 //!
 //! **Lifecycle.** Maps stay as the previous run has left them until all sources are complete; then they are reconciled
 //! with the rules, in place. From then on a job runs a round for each change of rules, identities, endpoints or

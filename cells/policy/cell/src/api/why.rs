@@ -305,7 +305,7 @@ fn text(prefix: IpNetwork) -> String {
 }
 
 /// Returns the endpoint of this node that has claimed the address.
-fn endpoint_of(entry: &Entry) -> Option<u16> {
+pub(crate) fn endpoint_of(entry: &Entry) -> Option<u16> {
     entry.winner().resource.strip_prefix("endpoint/")?.parse().ok()
 }
 

@@ -119,10 +119,11 @@ impl World {
             config::<FamilyConfig>(),
             module("ipcache", "An ipcache", [provide(make_ipcache)]),
             proxy_ports::cell(),
+            hive_script::cell(),
             policy::cell(),
             invoke(|_: Arc<Policies>, _: Arc<IpcacheWriter>, _: Arc<Table<ipcache::Entry>>| ()),
             invoke(|_: Arc<Table<EndpointPolicy>>, _: Arc<Table<PolicyStatus>>| ()),
-            invoke(|_: Arc<hive::HealthTree>| ()),
+            invoke(|_: Arc<hive::HealthTree>, _: Arc<hive_script::Engine>| ()),
             invoke(move |routes: Group<Route>, pages: Group<Page>| {
                 *keep.lock().unwrap() = (routes.to_vec(), pages.to_vec());
             }),

@@ -328,3 +328,66 @@ async fn rules_have_the_packets_of_the_rows_that_they_decide() {
     );
     agent.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_rows_of_an_endpoint_are_listed_with_their_rules_as_in_cilium() {
+    let mut world = World::new();
+    let mut web = allow("web", "client", 80);
+    web["ingressDeny"] =
+        json!([{"toPorts": [{"ports": [{"port": "6000", "endPort": 6015, "protocol": "TCP"}]}]}]);
+    world.write(&[("web", web)], true);
+    let agent = world.start().await;
+    let (web, client) = (world.pod(7, "web"), world.pod(8, "client"));
+    for subject in [&web, &client] {
+        agent.policies.enforce(subject.clone());
+        agent.policies.realized(subject.endpoint).await.unwrap();
+    }
+    let pod = ipcache::Pod { namespace: "shop".into(), name: "web-0".into() };
+    let claim = ipcache::Claim {
+        source: Source::Local,
+        resource: "endpoint/7".into(),
+        mapping: Mapping { pod: Some(pod), ..Mapping::identity(web.identity) },
+    };
+    agent.hive.get::<IpcacheWriter>().apply([ipcache::Change::Upsert("10.0.0.7/32".parse().unwrap(), claim)]);
+
+    let folder = tempfile::tempdir().unwrap();
+    let engine = agent.hive.get::<hive_script::Engine>();
+    let run = async |line: &str| {
+        let state = hive_script::State::new(folder.path());
+        let done = engine.session(state.clone()).line(line).await;
+        done.map(|()| String::from_utf8(state.stdout()).unwrap()).map_err(|error| error.to_string())
+    };
+    let cnp = "k8s:io.cilium.k8s.policy.derived-from=CiliumNetworkPolicy k8s:io.cilium.k8s.policy.name=web \
+               k8s:io.cilium.k8s.policy.namespace=shop k8s:io.cilium.k8s.policy.uid";
+    let pad = |identity: u32| format!("{identity:<11}");
+    let peer = pad(client.identity);
+    let expected = format!(
+        "ID: 7\tNamespace: shop\tName: web-0\tEntries:3\n\
+         Direction   Identity   Proto+Port      Priority   ListenerPrio   Verdict   ProxyPort   Cookie   Origins\n\
+         Ingress     0          TCP/6000-6015   0          0              deny      0           0        [{cnp}]\n\
+         Ingress     {peer}TCP/80          0          254            allow     0           0        [{cnp}]\n\
+         Egress      0          *               0          254            allow     0           0        \
+         [reserved:io.cilium.policy.derived-from=allow-any-egress]\n\n"
+    );
+    assert_eq!(run("policy/mapstate/entries shop/web-0").await.unwrap(), expected);
+    assert_eq!(run("policy/mapstate/entries 7").await.unwrap(), expected);
+    let top = run("policy/mapstate/topk -n 1 -c 2 7").await.unwrap();
+    let (heading, table) = top.split_once('\n').unwrap();
+    assert_eq!(heading, "ID: 7\tNamespace: shop\tName: web-0\tEntries: 3 (may not sum)\tPolicies: 2");
+    assert_eq!(table.lines().nth(1).unwrap(), format!("[{cnp}]   2"));
+    let json: Value = serde_json::from_str(&run("policy/mapstate/entries -f json 7").await.unwrap()).unwrap();
+    assert_eq!(
+        (&json[0]["Name"], &json[0]["Entries"][1]["Identity"]),
+        (&json!("web-0"), &json!(client.identity))
+    );
+    for (line, error) in [
+        ("policy/mapstate/entries", "1 argument"),
+        ("policy/mapstate/entries shop/absent", "no endpoint is of pod shop/absent"),
+        ("policy/mapstate/topk 99", "endpoint 99 has no policy"),
+        ("policy/mapstate/entries -f yaml 7", "unknown format"),
+    ] {
+        let found = run(line).await.unwrap_err();
+        assert!(found.contains(error), "{found}");
+    }
+    agent.end().await;
+}
