@@ -104,7 +104,7 @@ impl Proxy {
             0 => None,
             limit => Some(Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)))),
         };
-        let udp = UdpPaths::new(tasks.clone(), stop.clone());
+        let udp = UdpPaths::new();
         let Observer { records, counters } = observer;
         let directory = records.directory.clone();
         Proxy { directory, counters, records, config, denied, limit, udp, tasks, stop, load: Arc::default() }

@@ -68,8 +68,7 @@ pub(crate) fn upstream(
             socket
         }
         None => {
-            let socket = Socket::new(Domain::for_address(server), kind, Some(protocol))?;
-            socket.set_nonblocking(true)?;
+            let socket = Socket::new(Domain::for_address(server), kind.nonblocking(), Some(protocol))?;
             socket.set_mark(mark)?;
             socket
         }
@@ -84,8 +83,7 @@ fn transparent(
     mark: u32,
     reuse_port: bool,
 ) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), kind, Some(protocol))?;
-    socket.set_nonblocking(true)?;
+    let socket = Socket::new(Domain::for_address(address), kind.nonblocking(), Some(protocol))?;
     match address.is_ipv4() {
         true => socket.set_ip_transparent_v4(true)?,
         false => {

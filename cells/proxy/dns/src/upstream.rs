@@ -1,5 +1,6 @@
 //! Forwards requests to the servers that clients ask.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
@@ -11,7 +12,7 @@ use parking_lot::Mutex;
 use socket2::Type;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -64,114 +65,132 @@ impl Path {
 
 /// Sockets to servers over UDP, each open while a request waits.
 #[derive(Debug, Clone)]
-pub(crate) struct UdpPaths {
-    paths: Arc<Mutex<Paths>>,
-    tasks: TaskTracker,
-    stop: CancellationToken,
-}
+pub(crate) struct UdpPaths(Arc<Mutex<Paths>>);
 
 #[derive(Debug)]
 struct Paths {
-    open: HashMap<Path, UdpPath>,
+    open: HashMap<Path, UsedPath>,
     shares: Shares,
-    /// For the packet that is being received. One for all: there may be thousands of paths.
-    buffer: Box<[u8]>,
 }
 
+/// A path with the number of its requests.
 #[derive(Debug)]
-struct UdpPath {
-    socket: Arc<UdpSocket>,
-    waiting: Waiting,
-    /// Ends the receiver.
-    close: CancellationToken,
+struct UsedPath {
+    path: Arc<UdpPath>,
+    requests: usize,
 }
 
-/// A request's place in a path; dropping it removes the request, and closes the path after the last one.
+/// A socket and the requests that wait for its packets. Opened under a lock of its own: system calls must not delay the
+/// requests of other paths.
+#[derive(Debug, Default)]
+struct UdpPath(Mutex<(Option<Arc<UdpSocket>>, Waiting)>);
+
+/// A request's place in a path; dropping it closes the path after the last one.
 struct Place<'a> {
     paths: &'a UdpPaths,
-    path: Path,
-    id: u16,
+    key: Path,
+    path: Arc<UdpPath>,
+    id: Option<u16>,
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let Paths { open, shares, .. } = &mut *self.paths.paths.lock();
-        if let Some(path) = open.get_mut(&self.path) {
-            path.waiting.remove(self.id);
-            if path.waiting.is_empty() {
-                path.close.cancel();
-                open.remove(&self.path);
-                shares.release(self.path.client.ip());
-            }
+        if let Some(id) = self.id {
+            self.path.0.lock().1.remove(id);
+        }
+        let Paths { open, shares } = &mut *self.paths.0.lock();
+        let Entry::Occupied(mut used) = open.entry(self.key) else { return };
+        used.get_mut().requests -= 1;
+        if used.get().requests == 0 {
+            used.remove();
+            shares.release(self.key.client.ip());
         }
     }
 }
 
 impl UdpPaths {
-    pub(crate) fn new(tasks: TaskTracker, stop: CancellationToken) -> UdpPaths {
+    pub(crate) fn new() -> UdpPaths {
         let shares = Shares::new(MAX_UDP_SOCKETS, GUARANTEED_UDP_SOCKETS);
-        let paths = Paths { open: HashMap::new(), shares, buffer: vec![0; MAX_PAYLOAD].into() };
-        UdpPaths { paths: Arc::new(Mutex::new(paths)), tasks, stop }
+        UdpPaths(Arc::new(Mutex::new(Paths { open: HashMap::new(), shares })))
     }
 
     /// Forwards a request and returns its answer, with the id at the server.
     pub(crate) async fn query(
         &self,
-        path: Path,
+        key: Path,
         request: &Request,
         mut message: Vec<u8>,
     ) -> Result<Received, UpstreamError> {
-        let (place, socket, answer) = {
-            let Paths { open, shares, .. } = &mut *self.paths.lock();
-            let open = match open.entry(path) {
-                Entry::Occupied(open) => open.into_mut(),
-                Entry::Vacant(closed) => {
-                    if !shares.take(path.client.ip()) {
-                        return Err(UpstreamError::NoPort);
-                    }
-                    let opened = self.open(path).inspect_err(|_| shares.release(path.client.ip()))?;
-                    closed.insert(opened)
-                }
-            };
-            let (id, answer) = open.waiting.add(request).ok_or(UpstreamError::NoId)?;
-            (Place { paths: self, path, id }, open.socket.clone(), answer)
-        };
-        set_id(&mut message, place.id);
+        let mut place = self.place(key)?;
+        let (socket, id, mut answer) = place.path.add(key, request)?;
+        place.id = Some(id);
+        set_id(&mut message, id);
         let exchange = async {
             socket.send(&message).await?;
-            answer.await.map_err(|_| UpstreamError::Closed)
+            loop {
+                // Each request receives for all of the path: no task has to be woken in between.
+                tokio::select! {
+                    biased;
+                    answer = &mut answer => return answer.map_err(|_| UpstreamError::Closed),
+                    ready = socket.readable() => place.path.receive(&socket, ready, key.server),
+                }
+            }
         };
         tokio::time::timeout(TIMEOUT, exchange).await.map_err(|_| UpstreamError::Timeout)?
     }
 
-    fn open(&self, path: Path) -> io::Result<UdpPath> {
-        let socket = upstream(Type::DGRAM, path.server, path.identity, path.source(), None)?;
-        socket.connect(&path.server.into())?;
-        let socket = Arc::new(UdpSocket::from_std(socket.into())?);
-        let close = self.stop.child_token();
-        let receive = receive(self.paths.clone(), path, socket.clone());
-        self.tasks.spawn(close.clone().run_until_cancelled_owned(receive));
-        Ok(UdpPath { socket, waiting: Waiting::default(), close })
+    fn place(&self, key: Path) -> Result<Place<'_>, UpstreamError> {
+        let Paths { open, shares } = &mut *self.0.lock();
+        let used = match open.entry(key) {
+            Entry::Occupied(used) => used.into_mut(),
+            Entry::Vacant(closed) => {
+                if !shares.take(key.client.ip()) {
+                    return Err(UpstreamError::NoPort);
+                }
+                closed.insert(UsedPath { path: Arc::default(), requests: 0 })
+            }
+        };
+        used.requests += 1;
+        Ok(Place { paths: self, key, path: used.path.clone(), id: None })
     }
 }
 
-/// Passes the packets of a server to the requests of a path. An error, such as that no process has the port, ends them.
-async fn receive(paths: Arc<Mutex<Paths>>, path: Path, socket: Arc<UdpSocket>) {
-    loop {
-        let ready = socket.readable().await;
-        let Paths { open, buffer, .. } = &mut *paths.lock();
-        // A path with another socket has replaced this one.
-        let Some(open) = open.get_mut(&path).filter(|open| Arc::ptr_eq(&open.socket, &socket)) else {
-            return;
+impl UdpPath {
+    /// Adds a request; the first one opens the socket. Returns the id that the request has at the server.
+    fn add(
+        &self,
+        key: Path,
+        request: &Request,
+    ) -> Result<(Arc<UdpSocket>, u16, oneshot::Receiver<Received>), UpstreamError> {
+        let (open, waiting) = &mut *self.0.lock();
+        let socket = match open {
+            Some(socket) => socket.clone(),
+            None => {
+                let socket = upstream(Type::DGRAM, key.server, key.identity, key.source(), None)?;
+                socket.connect(&key.server.into())?;
+                open.insert(Arc::new(UdpSocket::from_std(socket.into())?)).clone()
+            }
         };
-        match ready.and_then(|()| socket.try_recv(buffer)) {
-            Ok(length) => open.waiting.deliver(&buffer[..length]),
+        let (id, answer) = waiting.add(request).ok_or(UpstreamError::NoId)?;
+        Ok((socket, id, answer))
+    }
+
+    /// Passes a packet of the server to the request that waits for it. An error, such as that no process has the port,
+    /// ends all requests.
+    fn receive(&self, socket: &UdpSocket, ready: io::Result<()>, server: SocketAddr) {
+        thread_local! {
+            // One for a thread: there may be thousands of paths.
+            static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; MAX_PAYLOAD].into());
+        }
+        BUFFER.with_borrow_mut(|buffer| match ready.and_then(|()| socket.try_recv(buffer)) {
+            Ok(length) => self.0.lock().1.deliver(&buffer[..length]),
+            // Another request of the path has received it.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                tracing::debug!(server = %path.server, %error, "A DNS server cannot be reached");
-                open.waiting.fail();
+                tracing::debug!(%server, %error, "A DNS server cannot be reached");
+                self.0.lock().1.fail();
             }
-        }
+        });
     }
 }
 

@@ -56,10 +56,6 @@ impl Waiting {
     pub(crate) fn fail(&mut self) {
         self.requests.clear();
     }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.requests.is_empty()
-    }
 }
 
 #[cfg(test)]
@@ -84,6 +80,6 @@ mod tests {
         let (id, third) = waiting.add(&request).unwrap();
         drop(third);
         waiting.remove(id);
-        assert!(waiting.is_empty());
+        assert!(waiting.requests.is_empty());
     }
 }
