@@ -442,6 +442,7 @@ pub(crate) const ALL_OPTIONS: &[(&str, &str)] = &[
         "cells/operator/policy-status/src/cell.rs",
         "asks for options of agents by which policies are valid or not",
     ),
+    ("cells/operator/secret-sync/src/cell.rs", "asks for the same: invalid policies need no secrets"),
     ("cells/endpoint/cni-config/src/cell.rs", "the plugin logs debug lines if the agent does"),
     (
         "cells/kubernetes/client/src/cell.rs",
