@@ -56,8 +56,11 @@ impl Accelerator {
         let devices = devices.iter().filter(|(_, device)| device.mac.is_some());
         let devices: BTreeSet<Device> =
             devices.map(|(name, device)| Device { name: name.clone(), ifindex: device.ifindex }).collect();
-        for (device, _) in self.links.extract_if(.., |device, _| !devices.contains(device)) {
+        let gone: Vec<Device> =
+            self.links.keys().filter(|device| !devices.contains(*device)).cloned().collect();
+        for device in gone {
             set.close(device.ifindex)?;
+            self.links.remove(&device);
         }
         self.refused.retain(|device, _| devices.contains(device));
         for device in devices {
