@@ -166,7 +166,7 @@ pub(crate) const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
     ),
     (
         "cells/proxy/dns/src/upstream.rs",
-        "sockets with the queries that wait for their answers; each is read by its own receiver",
+        "sockets with the queries that wait for their answers; the queries of a socket read it",
     ),
     (
         "cells/observe/hubble-drop-events/src/job.rs",
@@ -474,6 +474,7 @@ pub(crate) const ENVIRONMENT: &[(&str, &str)] = &[
         "cells/config/sources/src/build.rs",
         "`K8S_NODE_NAME` and `CILIUM_K8S_NAMESPACE`, as the defaults of the command `build-config`",
     ),
+    ("cells/proxy/envoy/src/process/config.rs", "`PATH`, in which programs are found by their names"),
     (
         "cells/kubernetes/client/src/cell.rs",
         "`KUBERNETES_SERVICE_HOST` and `_PORT`, by which all pods find the API server",

@@ -405,7 +405,7 @@ impl Controller {
             false => cx.health.degraded("Envoy configurations are not in force", error),
             true if !self.envoy.is_served() && !self.progress.is_empty() => cx.health.degraded(
                 "There is no Envoy for the configurations",
-                "set external-envoy-proxy=true and enable-l7-proxy=true, and run one",
+                "set enable-l7-proxy=true, and external-envoy-proxy=true with one that runs, or envoy-binary to its path",
             ),
             true if !is_connected && !self.progress.is_empty() => {
                 cx.health.degraded("Envoy is not connected: services are not redirected to it", "");

@@ -26,6 +26,7 @@ use crate::kind::Kind;
 use crate::listeners::Settings;
 use crate::metrics::Counters;
 use crate::policies::Tables;
+use crate::process::{Bootstrap, EnvoyProcessConfig, Process};
 use crate::receiver::receiver;
 use crate::resources::{Owner, Resources};
 use crate::secrets::PolicySecrets;
@@ -41,12 +42,13 @@ const MAX_BUFFER: u32 = 1 << 20;
 
 /// Feeds an Envoy, if there is one.
 pub fn cell() -> Cell {
-    module("envoy-proxy", "Envoy", [config::<EnvoyConfig>(), provide(envoy), invoke(start)])
+    let cells = [config::<EnvoyConfig>(), config::<EnvoyProcessConfig>(), provide(envoy), invoke(start)];
+    module("envoy-proxy", "Envoy", cells)
 }
 
-fn envoy(proxies: Arc<Proxies>, metrics: Arc<Metrics>) -> Arc<Envoy> {
+fn envoy(proxies: Arc<Proxies>, metrics: Arc<Metrics>, process: Config<EnvoyProcessConfig>) -> Arc<Envoy> {
     let options = proxies.config();
-    let is_served = options.enable_l7_proxy && options.external_envoy_proxy;
+    let is_served = options.enable_l7_proxy && (options.external_envoy_proxy || process.binary().is_some());
     let counters = Counters::default();
     if is_served {
         counters.register(&metrics);
@@ -58,6 +60,7 @@ fn envoy(proxies: Arc<Proxies>, metrics: Arc<Metrics>) -> Arc<Envoy> {
 struct StartParams {
     envoy: Arc<Envoy>,
     config: Config<EnvoyConfig>,
+    process: Config<EnvoyProcessConfig>,
     families: Config<FamilyConfig>,
     maps: Config<MapsConfig>,
     state: Config<StateConfig>,
@@ -124,7 +127,16 @@ fn start(p: StartParams) {
     p.jobs.one_shot("hosts", move |cx: JobCx| hosts::follow(table, of_hosts, cx)).add();
     let backoff = || Backoff::exponential(SOCKET_RETRY.0, SOCKET_RETRY.1);
     let gid = p.config.proxy_gid;
-    let services = Services::new(resources);
+    let services = Services::new(resources.clone());
+    if let (false, Some(binary)) = (p.proxies.config().external_envoy_proxy, p.process.binary()) {
+        let bootstrap = Bootstrap {
+            config: (*p.process).clone(),
+            connect_timeout: p.config.proxy_connect_timeout,
+            is_ipv4: p.families.enable_ipv4,
+        };
+        let process = Process { binary, bootstrap, sockets: sockets.clone(), resources };
+        p.jobs.one_shot_with_retry("process", backoff(), move |cx: JobCx| process.clone().run(cx)).add();
+    }
     p.jobs
         .one_shot_with_retry("xds", backoff(), move |cx: JobCx| {
             serve(sockets.join("xds.sock"), gid, services.clone(), cx)

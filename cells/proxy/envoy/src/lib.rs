@@ -1,7 +1,8 @@
 //! Feeds an Envoy with listeners and policies, so that traffic with rules of HTTP or TLS server names can be redirected
 //! to it.
 //!
-//! **Owns** `envoy/sockets/` in the run folder: the xDS server (`xds.sock`) and the access log (`access_log.sock`).
+//! **Owns** `envoy/` in the run folder: in `sockets/` the xDS server (`xds.sock`) and the access log (`access_log.sock`), and
+//! the bootstrap of an Envoy that it starts, with its process.
 //! **Needs** `Arc<Proxies>` for ports, the sources of secrets, the tables `endpoint-policies`, `endpoints`, `selectors`, `identities` and of the
 //! ipcache, the node's row; `Arc<Monitor>` gets the requests that Envoy logs.
 //! **Provides** [`Envoy`], with which other cells give resources to the same Envoy; it acts on Envoy, ports, monitors and
@@ -25,11 +26,17 @@
 //! it the same listeners. Policies are given when those of all endpoints are known; versions continue after those that
 //! Envoy reports.
 //!
+//! **A process** of Envoy is started without `external-envoy-proxy`, if `envoy-binary` is there, when a listener or a cluster
+//! is to be served. When it ends, it is started again with backoff. It is left to run when the agent ends, so that
+//! connections of workloads go on: the next run finds it by its socket of administration, and ends it only if its
+//! bootstrap would be another one.
+//!
 //! **Messages** are pure functions of tables: policies of endpoints (`policies`), addresses of identities (`hosts`, from the
 //! first request for them on), listeners and clusters (`listeners`). The protocol is that of the crate `xds`.
 //!
 //! # Differences from Cilium
-//! Only an Envoy beside the agent is served, none is started. Clusters are given by CDS, too, so that a bootstrap needs
+//! An Envoy that the agent has started outlives it, where no container ends both. Its version is not compared, and its
+//! level of log changes with the next start only. Clusters are given by CDS, too, so that a bootstrap needs
 //! only the connection to the agent; those of a bootstrap stay. Certificates are
 //! inline where the secret's resource of SDS is another item, and checked before Envoy gets them; a folder of certificates
 //! is not read. There is no delta and no aggregated variant, and no reflection. Policy maps wait a second at most for
@@ -47,6 +54,7 @@ mod kind;
 mod listeners;
 mod metrics;
 mod policies;
+mod process;
 #[cfg(test)]
 mod real_envoy;
 mod receiver;
@@ -62,4 +70,5 @@ pub use cell::cell;
 pub use config::EnvoyConfig;
 pub use handle::Envoy;
 pub use kind::Kind;
+pub use process::{EnvoyLogLevel, EnvoyProcessConfig};
 pub use xds::{Delivery, Value};

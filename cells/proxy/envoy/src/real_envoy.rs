@@ -16,6 +16,7 @@ use crate::config::EnvoyConfig;
 use crate::kind::Kind;
 use crate::listeners::Settings;
 use crate::metrics::Counters;
+use crate::process::{Bootstrap, EnvoyProcessConfig, Process, admin};
 use crate::resources::{Owner, Resources, encoded};
 use crate::server::{Services, serve};
 use crate::testing::Upstream;
@@ -133,4 +134,79 @@ async fn upstream_takes_listeners_and_clusters_and_refuses_those_of_cilium() {
     assert!(resources.version(Kind::Clusters) >= of_clusters && before > 0);
     assert!(resources.version(Kind::Listeners) > of_listener, "versions continue");
     hive.stop().await;
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Requests a path of a port, and returns the answer.
+async fn get(port: u16, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
+    let request = format!("GET {path} HTTP/1.1\r\nhost: a.io\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let mut answer = String::new();
+    tokio::time::timeout(Duration::from_secs(5), stream.read_to_string(&mut answer)).await.ok()?.ok()?;
+    Some(answer)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn upstream_runs_as_a_process_of_the_agent_and_is_replaced_when_it_is_killed() {
+    test_kit::require_root!();
+    let binary = Upstream::binary();
+    test_kit::require!(binary.is_some(), "Envoy is not there: tools/envoy fetches it");
+    let folder = tempfile::tempdir().unwrap();
+    let sockets = folder.path().join("envoy/sockets");
+    let [metrics, port] = [free_port(), free_port()];
+    let settings = Settings {
+        config: EnvoyConfig::default(),
+        addresses: vec!["127.0.0.1"],
+        bpf_root: "/sys/fs/bpf".to_owned(),
+        access_log: folder.path().join("access_log.sock"),
+    };
+    let resources = Resources::new(Counters::default());
+    clusters(&resources, &settings, |cluster| cluster.transport_socket.is_none());
+    listeners(&resources, &plain(settings.listener(PROXY, true, false, port)));
+    let config = EnvoyProcessConfig {
+        // Beside other tests: Envoys of one id refuse each other.
+        envoy_base_id: std::process::id(),
+        proxy_prometheus_port: metrics,
+        ..EnvoyProcessConfig::default()
+    };
+    let bootstrap = Bootstrap { config, connect_timeout: 2, is_ipv4: true };
+    let process = Process {
+        binary: binary.unwrap(),
+        bootstrap,
+        sockets: sockets.clone(),
+        resources: resources.clone(),
+    };
+    let (services, socket) = (Services::new(resources.clone()), sockets.join("xds.sock"));
+    let cells = invoke(move |jobs: JobGroup| {
+        let (process, services, socket) = (process.clone(), services.clone(), socket.clone());
+        jobs.one_shot("xds", move |cx: JobCx| serve(socket, 0, services, cx)).add();
+        jobs.one_shot("process", move |cx: JobCx| process.run(cx)).add();
+    });
+    let mut hive = TestHive::new([module("envoy", "An Envoy", [cells])]);
+    hive.start().await;
+    let is_done = || {
+        let version = resources.version(Kind::Listeners);
+        resources.delivery(Kind::Listeners, &format!("{PROXY}:{port}"), version) == Delivery::Done
+    };
+    hive.until("it has the listener", is_done).await;
+    assert!(get(port, "/").await.unwrap().starts_with("HTTP/1.1 503"));
+    let series = get(metrics, "/metrics").await.unwrap();
+    assert!(series.contains("envoy_server_uptime"), "{series}");
+    let pid = || {
+        let message = hive.health("envoy.job-process").message;
+        let rest = message.strip_prefix("Envoy runs, process ")?;
+        rest.split(',').next()?.parse::<u32>().ok()
+    };
+    let first = pid().unwrap();
+    std::process::Command::new("kill").args(["-9", &first.to_string()]).status().unwrap();
+    hive.until("another one is started", || pid().is_some_and(|pid| pid != first)).await;
+    hive.until("it has lost the first one", || !is_done()).await;
+    hive.until("it has the listener again", is_done).await;
+    hive.stop().await;
+    assert!(get(port, "/").await.unwrap().starts_with("HTTP/1.1 503"), "it serves without an agent");
+    admin::quit(&sockets.join("admin.sock")).await.unwrap();
 }

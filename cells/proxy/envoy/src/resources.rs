@@ -137,6 +137,11 @@ impl Resources {
         }
     }
 
+    /// Whether no source has a resource of a type.
+    pub(crate) fn is_empty(&self, kind: Kind) -> bool {
+        self.caches.lock()[kind as usize].owners.is_empty()
+    }
+
     /// Whether a client has requested resources of a type.
     pub(crate) fn has_clients(&self, kind: Kind) -> bool {
         self.read(kind, Cache::has_clients)

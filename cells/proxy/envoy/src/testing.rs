@@ -10,13 +10,13 @@ use envoy_api::listener::Listener;
 use envoy_api::{Message as _, core, rpc};
 use hive::prelude::*;
 use parking_lot::Mutex;
-use serde_json::json;
 use xds::Value;
 
 use crate::access_log::parse;
 use crate::handle::Envoy;
 use crate::kind::Kind;
 use crate::metrics::Counters;
+use crate::process::{Bootstrap, EnvoyProcessConfig};
 use crate::resources::{Owner, Resources, Stream};
 use crate::server::{Services, serve as serve_socket};
 
@@ -141,35 +141,12 @@ impl Upstream {
         output.status.success().then(|| PathBuf::from(path.trim()))
     }
 
-    /// Starts it with the bootstrap of Cilium's chart, as far as it is about the connection to the agent.
+    /// Starts it with the bootstrap of an Envoy that the agent starts. The socket is `xds.sock` in a folder.
     pub fn start(binary: &Path, folder: &Path, socket: &Path) -> std::io::Result<Upstream> {
-        let source = json!({"apiConfigSource": {
-            "apiType": "GRPC",
-            "transportApiVersion": "V3",
-            "setNodeOnFirstMessageOnly": true,
-            "grpcServices": [{"envoyGrpc": {"clusterName": "xds-grpc-cilium"}}],
-        }, "resourceApiVersion": "V3", "initialFetchTimeout": "30s"});
-        let endpoint = json!({"endpoint": {"address": {"pipe": {"path": socket}}}});
-        let bootstrap = json!({
-            "node": {"id": "host~127.0.0.1~no-id~localdomain", "cluster": "ingress-cluster"},
-            "staticResources": {"clusters": [{
-                "name": "xds-grpc-cilium",
-                "type": "STATIC",
-                "connectTimeout": "2s",
-                "loadAssignment": {
-                    "clusterName": "xds-grpc-cilium",
-                    "endpoints": [{"lbEndpoints": [endpoint]}],
-                },
-                "typedExtensionProtocolOptions": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-                    "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-                    "explicitHttpConfig": {"http2ProtocolOptions": {}},
-                }},
-            }]},
-            "dynamicResources": {"ldsConfig": source, "cdsConfig": source},
-            "admin": {"address": {"pipe": {"path": folder.join("admin.sock")}}},
-        });
+        let bootstrap =
+            Bootstrap { config: EnvoyProcessConfig::default(), connect_timeout: 2, is_ipv4: true };
         let file = folder.join("bootstrap.json");
-        std::fs::write(&file, bootstrap.to_string())?;
+        std::fs::write(&file, bootstrap.render(socket.parent().unwrap_or(folder)))?;
         let log = std::fs::File::create(folder.join("envoy.log"))?;
         let mut command = Command::new(binary);
         command.arg("-c").arg(file).args(["-l", "warning", "--concurrency", "1", "--disable-hot-restart"]);

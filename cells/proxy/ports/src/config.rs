@@ -11,7 +11,7 @@ pub struct ProxyConfig {
     /// Redirect traffic with rules of DNS names or of layer 7 to proxies; without it such rules are refused
     #[flag(default = true)]
     pub enable_l7_proxy: bool,
-    /// Serve an Envoy that runs beside the agent, in a pod of its own; without it rules of HTTP deny the traffic of their ports
+    /// Serve an Envoy that runs beside the agent, in a pod of its own; without it the agent starts one by envoy-binary
     #[flag(default = false)]
     pub external_envoy_proxy: bool,
     /// Leave DNS queries to a proxy that runs as a process of its own, at tofqdns-proxy-port

@@ -3,6 +3,7 @@
 mod access_log;
 mod client;
 mod hostile;
+mod process;
 mod redirects;
 mod secrets;
 mod world;

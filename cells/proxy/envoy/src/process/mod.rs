@@ -1,0 +1,13 @@
+//! The Envoy that the agent starts: its bootstrap, its process, its log.
+//!
+//! Sibling folders that it uses: none.
+
+pub(crate) mod admin;
+mod bootstrap;
+mod config;
+mod log;
+mod supervise;
+
+pub(crate) use bootstrap::Bootstrap;
+pub use config::{EnvoyLogLevel, EnvoyProcessConfig};
+pub(crate) use supervise::Process;
