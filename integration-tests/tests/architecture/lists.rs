@@ -275,6 +275,7 @@ pub(crate) const OWN_THREADS: &[(&str, &str)] = &[
         "the rest between two chunks of rows, in `hive::blocking`",
     ),
     ("cells/datapath/conntrack-gc/src/orphans.rs", "as above"),
+    ("cells/datapath/conntrack-gc/src/pace.rs", "as above"),
     ("cells/datapath/nat-stats/src/count.rs", "as above"),
     (
         "cells/infra/cleanup/src/leftover.rs",

@@ -14,12 +14,13 @@ use crate::config::ConntrackGcConfig;
 use crate::interval::{Interval, MIN_INTERVAL};
 use crate::metrics::{Kind, Numbers};
 use crate::orphans::{Orphans, purge_orphans};
+use crate::pace::Pace;
 
 /// Limit of a pass through one map with millions of entries and a pause after each chunk.
 const MAX_PASS: Duration = Duration::from_secs(600);
 
-/// The pause after each chunk of entries.
-const CHUNK_PAUSE: Duration = Duration::from_millis(3);
+/// How long a regular pass may be slow: the other maps have to follow within [`MAX_PASS`] each.
+const SLOW_PASS: Duration = Duration::from_secs(300);
 
 /// The first and the maximum delay after a failed run.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -97,7 +98,11 @@ impl Gc {
             for name in names {
                 connections.extend(maps.shared(name)?);
             }
-            Ok(purge_orphans(&nat, &connections, CHUNK_PAUSE, || !cancelled.is_cancelled())?)
+            let mut pace = Pace::urgent();
+            Ok(purge_orphans(&nat, &connections, Duration::ZERO, || {
+                pace.rest(|| cancelled.is_cancelled());
+                !cancelled.is_cancelled()
+            })?)
         });
         let Orphans { owned, deleted } = purged.await.map_err(|error| (nat_name, error))?;
         if deleted > 0 {
@@ -146,12 +151,16 @@ impl Gc {
                 }
                 let (maps, clock, cancelled) = (self.maps.clone(), clock.clone(), cx.token().clone());
                 let begin = Instant::now();
+                let is_requested = requested.contains(family);
                 let round = hive::blocking(move || -> anyhow::Result<(Collected, u32)> {
                     let Some(map) = maps.shared(name)? else { return Ok((Collected::default(), 1)) };
                     // Only with translations of sources by the programs.
                     let nat = maps.shared(nat_map(name))?;
-                    let found =
-                        collect_with(&map, nat.as_ref(), &clock, CHUNK_PAUSE, || !cancelled.is_cancelled())?;
+                    let mut pace = if is_requested { Pace::urgent() } else { Pace::regular(SLOW_PASS) };
+                    let found = collect_with(&map, nat.as_ref(), &clock, Duration::ZERO, || {
+                        pace.rest(|| cancelled.is_cancelled());
+                        !cancelled.is_cancelled()
+                    })?;
                     Ok((found, map.layout().max_entries))
                 });
                 let round = round.await;

@@ -3,10 +3,10 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bpf::{Clock, Map, MapFlags, MapSpec, MapType, UpdateMode};
-use conntrack_gc::{Orphans, collect, collect_with, forget, purge_orphans};
+use conntrack_gc::{Orphans, Pace, collect, collect_with, forget, purge_orphans};
 use datapath_abi::{CtEntry, CtTuple4, CtTuple6, NatEntry4, NatEntry6, ipv4_word, ipv6_words, tuple_flag};
 use hive::prelude::*;
 use maps::Maps;
@@ -316,4 +316,24 @@ fn the_cell_collects_and_counts() {
         assert!(!text.contains("ipv6"), "a family that is off");
         hive.stop().await;
     });
+}
+
+/// A pass works 1/20 of its time at most, until it is late.
+#[test]
+fn a_pass_rests_by_its_work() {
+    const WORK: Duration = Duration::from_millis(2);
+    let rested = |pace: &mut Pace, is_over| {
+        let begin = Instant::now();
+        pace.rest(|| is_over);
+        begin.elapsed()
+    };
+    let mut pace = Pace::regular(Duration::from_secs(3600));
+    std::thread::sleep(WORK);
+    assert!(rested(&mut pace, false) >= 19 * WORK);
+    std::thread::sleep(WORK);
+    assert!(rested(&mut pace, true) < 19 * WORK, "it is over");
+    for mut late in [Pace::urgent(), Pace::regular(WORK)] {
+        std::thread::sleep(2 * WORK);
+        assert!(rested(&mut late, false) >= Duration::from_millis(3));
+    }
 }
