@@ -13,6 +13,7 @@ mod endpoint_objects;
 mod get;
 mod idle;
 mod join;
+mod kube_proxy;
 mod kubelet;
 mod multi_pool;
 mod operator;
