@@ -259,9 +259,9 @@ fn items(list: &Value) -> &[Value] {
 
 fn selects(selector: &Value, labels: &[(&str, &str)]) -> bool {
     let value = |key: &str| labels.iter().find(|(known, _)| *known == key).map(|(_, value)| *value);
-    let equal = selector["matchLabels"].as_object().into_iter().flatten();
+    let mut equal = selector["matchLabels"].as_object().into_iter().flatten();
     let expressions = items(&selector["matchExpressions"]);
-    equal.into_iter().all(|(key, wanted)| value(key) == wanted.as_str())
+    equal.all(|(key, wanted)| value(key) == wanted.as_str())
         && expressions.iter().all(|expression| {
             assert_eq!(expression["operator"], "NotIn", "the table has no other operator");
             let found = value(expression["key"].as_str().unwrap());
