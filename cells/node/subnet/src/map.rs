@@ -11,7 +11,7 @@ use crate::SubnetIdentity;
 
 pub(crate) const NAME: &str = "cilium_subnet_map";
 
-/// The result of [`write`].
+/// The result of [`write()`].
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     /// The number of entries.
