@@ -104,15 +104,9 @@ fn clients_are_served_by_xdp_and_listed_ones_are_dropped() {
     // Restarts change nothing for a connection.
     let mut streams = frontends(REMOTE).map(|to| connect(node.world(), to).unwrap());
     node.stop();
-    assert_eq!(
-        streams.each_mut().map(|stream| ask(stream)),
-        [Some("far".to_owned()), Some("far".to_owned())]
-    );
+    assert_eq!(streams.each_mut().map(ask), [Some("far".to_owned()), Some("far".to_owned())]);
     node.start();
-    assert_eq!(
-        streams.each_mut().map(|stream| ask(stream)),
-        [Some("far".to_owned()), Some("far".to_owned())]
-    );
+    assert_eq!(streams.each_mut().map(ask), [Some("far".to_owned()), Some("far".to_owned())]);
 
     let [v4, v6] = frontends(LOCAL);
     let change = |verb: &str| {
