@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use hive::prelude::*;
-use hive_script::{Call, Command, Output};
+use hive_command::{Call, Command, Output};
 use maps::Maps;
 
 use crate::map;
@@ -23,7 +23,7 @@ pub(crate) fn commands(maps: Arc<Maps>) -> Members<Command> {
             match call.at_most_one()? {
                 None => Ok(Output::text(text)),
                 Some(file) => {
-                    call.state.write(file, text)?;
+                    call.write(file, text)?;
                     Ok(Output::none())
                 }
             }

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use api::{Operation, Page, Route};
 use datapath_api::Datapath;
 use hive::prelude::*;
-use hive_script::Command;
+use hive_command::Command;
 use identity::{Identity, Prefixes};
 use ipcache::{Entry, IpcacheWriter};
 use k8s_tables::cilium::CiliumCIDRGroup;

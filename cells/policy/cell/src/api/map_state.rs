@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use hive::prelude::*;
-use hive_script::{Call, Command, Flag, FlagKind, Output, render};
+use hive_command::{Call, Command, Flag, FlagKind, Output, render};
 use ipcache::Entry;
 use policy_engine::{Direction, Key, L4, Reason, Resolved, Row};
 use serde::Serialize;
