@@ -1,5 +1,5 @@
 //! Chooses the objects: those of `APIARY_EBPF_OBJECT_DIR`, else the prebuilt ones, which must come from the sources
-//! beside them, without their source lines.
+//! beside them; without their source lines, unless `APIARY_EBPF_LINES` is set.
 
 mod line_info;
 
@@ -10,6 +10,8 @@ use std::{env, fs, io};
 
 /// Folder with objects to use instead of the prebuilt ones (tests of rebuilt objects, packagers).
 const OBJECT_DIR: &str = "APIARY_EBPF_OBJECT_DIR";
+/// Keeps the source lines, which a verifier log shows then. An agent with them needs 25 MB more while it loads.
+const LINES: &str = "APIARY_EBPF_LINES";
 /// The sources of an object, from the root of the repository. tools/build-ebpf hashes the same.
 const SOURCES: [&str; 6] = [
     "ebpf/abi/Cargo.toml",
@@ -29,11 +31,12 @@ fn main() {
 }
 
 fn choose() -> Result<(), String> {
-    println!("cargo::rerun-if-env-changed={OBJECT_DIR}");
+    for variable in [OBJECT_DIR, LINES] {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
     let crate_dir = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("CARGO_MANIFEST_DIR is not set")?);
     let own = env::var_os(OBJECT_DIR);
-    // Programs under development keep the lines: a verifier log with them is what their author reads.
-    let keeps_lines = own.is_some();
+    let keeps_lines = env::var_os(LINES).is_some();
     let objects = match own {
         Some(dir) => PathBuf::from(dir),
         None => {

@@ -3,7 +3,7 @@
 //! Owns: which object is used. Needs nothing at run time and no eBPF toolchain at build time: the object is in
 //! `prebuilt/`, and the build fails when it does not come from the sources beside it (`tools/build-ebpf
 //! --update-prebuilt` makes both equal again). `APIARY_EBPF_OBJECT_DIR` names a folder with another `datapath.o`. Source
-//! lines are removed from the prebuilt objects, not from others.
+//! lines are removed, unless `APIARY_EBPF_LINES` is set: a loader would need 25 MB more.
 //! Provides: [`datapath`], the names in it, and which program belongs where; [`sock`] for socket load balancing, [`xdp`]
 //! for services before the stack.
 //!
