@@ -175,7 +175,7 @@ async fn a_tenth_of_a_large_cluster_takes_a_tenth_of_the_limit() {
     let held = allocated() - before;
     assert!(held <= LIMIT / 10, "{held} bytes");
 
-    // What cells read is there.
+    // The fields that cells read are kept.
     let (name, snapshot) = ("web-00007-7d9c5b6f4-x2x4z", pods.snapshot());
     let pod = pods.get(&snapshot, Row::by_name("team-7", name)).unwrap();
     assert_eq!((&*pod.spec.node_name, &*pod.status.phase), ("worker-0007.compute.example", "Running"));

@@ -73,7 +73,7 @@ pub(crate) fn config(input: DeriveInput) -> Result<TokenStream> {
 }
 
 /// Returns an empty implementation for an invalid struct, so that its users cause no further errors.
-pub(crate) fn stub(input: &DeriveInput) -> TokenStream {
+pub(crate) fn placeholder(input: &DeriveInput) -> TokenStream {
     let (generics, arguments, bounds) = input.generics.split_for_impl();
     let ident = &input.ident;
     quote! {

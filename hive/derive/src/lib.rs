@@ -83,10 +83,10 @@ pub fn object(input: TokenStream) -> TokenStream {
 #[proc_macro_derive(Config, attributes(flag, config, hive))]
 pub fn config(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
-    let (attributes, stub) = (input.attrs.clone(), config::stub(&input));
+    let (attributes, placeholder) = (input.attrs.clone(), config::placeholder(&input));
     match config::config(input) {
         Ok(code) => HIVE.scope(&attributes, code).into(),
-        Err(error) => [error.into_compile_error(), HIVE.scope(&attributes, stub)]
+        Err(error) => [error.into_compile_error(), HIVE.scope(&attributes, placeholder)]
             .into_iter()
             .collect::<proc_macro2::TokenStream>()
             .into(),

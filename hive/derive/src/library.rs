@@ -87,13 +87,13 @@ mod tests {
             #[hive_shaku(crate = "facade::shaku")]
             struct Component { #[shaku(inject)] a: Arc<dyn A>, #[shaku(inject)] b: Vec<Arc<dyn A>> }
         };
-        let stub = |input| Ok(config::stub(&input));
+        let placeholder = |input| Ok(config::placeholder(&input));
         let generated = [
             of(HIVE, parts.clone(), params::params),
             of(HIVE, parts.clone(), params::outputs),
             of(HIVE, parts, object::object),
             of(HIVE, options.clone(), config::config),
-            of(HIVE, options, stub),
+            of(HIVE, options, placeholder),
             of(HIVE, values, flag_value::flag_value),
             of(SHAKU, component, shaku::shaku_deps),
         ];

@@ -1,6 +1,6 @@
-//! What the proxy adds to a query, and how many it forwards: directly to a server of another namespace, through the proxy
-//! and through dnsmasq as a forwarder without a cache, side by side. Prints one row a number (name, measured, unit, goal,
-//! met, peer), tab separated.
+//! Measures the latency of a query through the proxy and the rate of queries: directly to a server of another
+//! namespace, through the proxy, and through dnsmasq as a forwarder without a cache, side by side. Prints one row a number
+//! (name, measured, unit, goal, met, peer), tab separated.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket as StdUdpSocket};
 use std::process::Command;

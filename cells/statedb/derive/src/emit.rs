@@ -84,7 +84,7 @@ pub(crate) fn table(spec: &Spec<'_>) -> TokenStream {
 }
 
 /// Returns a placeholder implementation for an invalid struct, so that its users cause no further errors.
-pub(crate) fn stub(input: &DeriveInput) -> TokenStream {
+pub(crate) fn placeholder(input: &DeriveInput) -> TokenStream {
     let (generics, arguments, bounds) = input.generics.split_for_impl();
     let row = &input.ident;
     quote! {
@@ -401,7 +401,7 @@ mod tests {
             }
         };
         let spec = Spec::of(&input).map_err(|error| error.to_string()).unwrap();
-        for code in [scope(&input.attrs, &table(&spec)), scope(&input.attrs, &stub(&input))] {
+        for code in [scope(&input.attrs, &table(&spec)), scope(&input.attrs, &placeholder(&input))] {
             let code = code.to_string();
             assert!(code.contains("use facade :: tables as _statedb ;"), "{code}");
             assert!(!code.contains(":: statedb"), "{code}");

@@ -51,8 +51,8 @@ pub fn table(input: TokenStream) -> TokenStream {
     let expanded = match spec::Spec::of(&input) {
         Ok(spec) => emit::scope(&input.attrs, &emit::table(&spec)),
         Err(error) => {
-            let stub = emit::scope(&input.attrs, &emit::stub(&input));
-            [error.into_compile_error(), stub].into_iter().collect()
+            let placeholder = emit::scope(&input.attrs, &emit::placeholder(&input));
+            [error.into_compile_error(), placeholder].into_iter().collect()
         }
     };
     expanded.into()

@@ -13,7 +13,7 @@ const ADMIN_CLUSTER: &str = "/envoy-admin";
 const NODE: &str = "host~127.0.0.1~no-id~localdomain";
 const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 
-/// What a bootstrap depends on.
+/// The inputs of a bootstrap.
 #[derive(Debug, Clone)]
 pub(crate) struct Bootstrap {
     pub(crate) config: EnvoyProcessConfig,

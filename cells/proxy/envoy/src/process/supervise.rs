@@ -20,7 +20,7 @@ use crate::resources::Resources;
 
 /// The name of the bootstrap's file, beside the folder of the sockets.
 const FILE: &str = "bootstrap.json";
-/// The backoff between starts; it begins anew after [`STEADY`].
+/// The backoff between starts; reset once a process has run for [`STEADY`].
 const RESTART: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
 const STEADY: Duration = Duration::from_secs(60);
 /// How often a process of the previous run is looked for: it is no child of this one.
