@@ -25,6 +25,12 @@ pub fn check(operation: &str, unit: &str, measured: u64) {
     );
 }
 
+/// Whether [`check`] accepts this cost.
+#[must_use]
+pub fn accepts(operation: &str, unit: &str, measured: u64) -> bool {
+    recorded(operation, unit).is_some_and(|recorded| measured <= limit(unit, recorded))
+}
+
 /// Returns the change of the size of a binary that ships against the record; `None` if it is not in the record.
 #[must_use]
 pub fn size_change(binary: &str, bytes: u64) -> Option<String> {
@@ -73,6 +79,7 @@ mod tests {
         assert_eq!([0, 4, 9, 100].map(|count| limit("writes", count)), [1, 6, 13, 110]);
         let limit = limit("writes", recorded("endpoint created", "writes").unwrap());
         check("endpoint created", "writes", limit);
+        assert!(accepts("endpoint created", "writes", limit));
         for (operation, unit, measured) in [
             ("endpoint created", "writes", limit + 1),
             ("endpoint created", "sighs", 1),
@@ -80,6 +87,7 @@ mod tests {
         ] {
             let refused = std::panic::catch_unwind(|| check(operation, unit, measured));
             assert!(refused.is_err(), "{operation} {unit}");
+            assert!(!accepts(operation, unit, measured));
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::RangeInclusive;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -21,10 +22,14 @@ const NOT_COUNTED: &str = "futex,epoll_wait,epoll_pwait,epoll_pwait2,epoll_ctl,p
 const WAKING: [&str; 3] = ["<anon_inode:[eventfd]>", "<anon_inode:inotify>", "<UNIX"];
 /// An operation counts as completed after this time without map operations.
 const QUIET: Duration = Duration::from_millis(400);
-/// Periodic jobs only increase a count, so the minimum of several rounds is the operation's own.
-const ROUNDS: u16 = 5;
+/// Rounds of an operation, at least and at most. Periodic jobs only increase a count, so the minimum of several rounds is
+/// the operation's own. They go on while a count is above its limit: on a slow machine a round is long enough for a
+/// periodic comparison.
+const ROUNDS: RangeInclusive<u16> = 5..=12;
+/// Each round leaves a pod, which a restart takes over: always as many.
+const CREATIONS: RangeInclusive<u16> = 5..=5;
 /// Fewer rounds of restarts, which take longer; of two, beside other tests, both had up to a tenth more calls.
-const RESTARTS: u16 = 3;
+const RESTARTS: RangeInclusive<u16> = 3..=12;
 
 type Counts = BTreeMap<&'static str, u64>;
 
@@ -90,17 +95,28 @@ impl Traced {
         since
     }
 
-    /// Returns the minimum cost of the operation, by kind.
-    fn least(&mut self, rounds: u16, mut operation: impl FnMut(&mut Traced, u16)) -> Counts {
+    /// Checks the minimum cost of the operation, by kind.
+    fn check(
+        &mut self,
+        name: &str,
+        rounds: RangeInclusive<u16>,
+        mut operation: impl FnMut(&mut Traced, u16),
+    ) {
         drop(self.since());
         let mut least = Counts::new();
-        for round in 0..rounds {
+        let accepted = |least: &Counts| least.iter().all(|(kind, count)| costs::accepts(name, kind, *count));
+        for round in 0..*rounds.end() {
             operation(self, round);
             for (kind, count) in self.since() {
                 least.entry(kind).and_modify(|least| *least = count.min(*least)).or_insert(count);
             }
+            if round + 1 >= *rounds.start() && accepted(&least) {
+                break;
+            }
         }
-        least
+        for (kind, count) in least {
+            costs::check(name, kind, count);
+        }
     }
 }
 
@@ -128,30 +144,21 @@ fn operations_take_as_many_calls_as_recorded() {
     let mut traced = Traced::new();
     traced.start();
     let mut pods = vec![traced.node.add_pod("a"), traced.node.add_pod("b")];
-    let created =
-        traced.least(ROUNDS, |traced, round| pods.push(traced.node.add_pod(&format!("new{round}"))));
-    let changed =
-        traced.least(ROUNDS, |traced, round| _ = traced.node.apply("policy.yaml", &policy(80 + round)));
-    let served = traced.least(ROUNDS, |traced, round| {
+    traced.check("endpoint created", CREATIONS, |traced, round| {
+        pods.push(traced.node.add_pod(&format!("new{round}")));
+    });
+    traced.check("policy changed in place", ROUNDS, |traced, round| {
+        traced.node.apply("policy.yaml", &policy(80 + round));
+    });
+    traced.check("services changed", ROUNDS, |traced, round| {
         let backends = [&format!("10.1.0.{}", round + 1), "10.1.1.1", "fd00:1::1"];
         // Not by `serve`, which asks the agent again and again whether it is done.
         let web = ServiceFixture::new("web", &["10.96.0.1", "fd00:96::1"], &backends);
         traced.node.write_services(&state_file(&[web]));
     });
-    let restarted = traced.least(RESTARTS, |traced, _| {
+    traced.check("restart", RESTARTS, |traced, _| {
         traced.node.stop();
         traced.start();
     });
-    assert_eq!(pods.len(), 2 + usize::from(ROUNDS));
-    let all = [
-        ("endpoint created", created),
-        ("policy changed in place", changed),
-        ("services changed", served),
-        ("restart", restarted),
-    ];
-    for (operation, counts) in all {
-        for (kind, count) in counts {
-            costs::check(operation, kind, count);
-        }
-    }
+    assert_eq!(pods.len(), 2 + usize::from(*CREATIONS.end()));
 }
