@@ -97,12 +97,12 @@ const LOAD_BALANCER: &str = "\
     lb-sock-terminate-all-protos=true lb-init-wait-timeout=2m lb-reflector-wait-time=1ms lb-retry-backoff-min=2s \
     lb-retry-backoff-max=3s lb-state-file=/run/lb.yaml lb-state-file-interval=2s bpf-lb-maglev-table-size=251 \
     bpf-lb-maglev-hash-seed=AAAAAAAAAAAAAAAA fixed-zone-mapping=a=1,b=2 enable-lb-ipam=false \
-    default-lb-service-ipam=nodeipam enable-nat46x64-gateway=true bpf-lb-nat46x64=true lrp-address-matcher-cidrs=169.254.0.0/16 nodeport-addresses=192.0.2.0/24";
+    default-lb-service-ipam=nodeipam enable-ipip-termination=true enable-nat46x64-gateway=true bpf-lb-nat46x64=true lrp-address-matcher-cidrs=169.254.0.0/16 nodeport-addresses=192.0.2.0/24";
 
 /// Invalid values of them, rejected at the start.
 const WRONG: &str = "\
     bpf-lb-map-max=-1 bpf-sock-rev-map-max=x node-port-range=2,1 bpf-lb-algorithm=hash bpf-lb-mode=direct \
-    bpf-lb-dsr-dispatch=gre bpf-lb-acceleration=fast enable-dynamic-source-lookup-nodeport=perhaps lb-pressure-metrics-interval=soon \
+    bpf-lb-dsr-dispatch=gre bpf-lb-rss-ipv4-src-cidr=fd00::/64 bpf-lb-rss-ipv6-src-cidr=fd00::/64 enable-ipip-termination=perhaps bpf-lb-acceleration=fast enable-dynamic-source-lookup-nodeport=perhaps lb-pressure-metrics-interval=soon \
     lb-reflector-wait-time=0s lb-state-file=/run/lb.toml bpf-lb-maglev-table-size=16000 bpf-lb-maglev-hash-seed=short \
     fixed-zone-mapping=a=0 enable-nat46x64-gateway=perhaps enable-lb-ipam=perhaps default-lb-service-ipam=dhcp lrp-address-matcher-cidrs=x";
 

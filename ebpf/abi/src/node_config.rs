@@ -136,9 +136,8 @@ pub struct NodeConfig {
     pub maglev_seed_ipv6: u32,
     /// Services with direct replies of backends on other nodes to clients, one of [`dsr`](crate::dsr) (`bpf-lb-mode`).
     pub dsr: u8,
-    /// Name the frontend to backends of other nodes in a Geneve option, instead of in the IP header
-    /// (`bpf-lb-dsr-dispatch`).
-    pub dsr_geneve: u8,
+    /// How backends of other nodes learn the frontend, one of [`dispatch`](crate::dsr::dispatch) (`bpf-lb-dsr-dispatch`).
+    pub dsr_dispatch: u8,
     /// Answer packets that get too long by the option with an ICMP error (`enable-pmtu-discovery`).
     pub dsr_icmp: u8,
     /// Apply the host endpoint's policy to packets from and to the host (`enable-host-firewall`).
@@ -146,8 +145,8 @@ pub struct NodeConfig {
     /// The source of packets to backends of other nodes is that of the host's route
     /// (`enable-dynamic-source-lookup-nodeport`).
     pub dynamic_source: u8,
-    /// Programs of XDP run before those of devices (`bpf-lb-acceleration`).
-    pub xdp: u8,
+    /// Steps of devices before services are looked up, bits of [`before_services`].
+    pub before_services: u8,
     /// They drop packets of listed senders (`enable-xdp-prefilter`).
     pub xdp_prefilter: u8,
     /// Look up authentications that policies require (`mesh-auth-enabled`); without it their packets are dropped.
@@ -169,8 +168,21 @@ pub struct NodeConfig {
     pub tunnel_geneve: u8,
     /// Route packets between addresses of one group of `cilium_subnet_map` natively (`routing-mode=hybrid`).
     pub hybrid: u8,
+    /// Source of outer headers that programs of XDP write for direct server return by IPIP, as on the wire
+    /// (`bpf-lb-rss-ipv6-src-cidr`); zero for the node's address.
+    pub rss_ipv6: [u32; 4],
+    /// The bits of that source that a hash of the flow decides.
+    pub rss_host_ipv6: [u32; 4],
+    /// The same for IPv4 (`bpf-lb-rss-ipv4-src-cidr`).
+    pub rss_ipv4: u32,
+    /// The bits that a hash of the flow decides.
+    pub rss_host_ipv4: u32,
+    /// Interface index of the device that adds outer headers of IPv4; 0 if it could not be created.
+    pub ipip_ifindex_ipv4: u32,
+    /// The same for IPv6.
+    pub ipip_ifindex_ipv6: u32,
 }
-layout!(NodeConfig, 216, {
+layout!(NodeConfig, 264, {
     router_ipv6: 0, router_ipv4: 16, host_ifindex: 20, net_ifindex: 24, host_endpoint_id: 28, trace_payload_len: 32,
     monitor_aggregation: 36, enable_ipv4: 40, enable_ipv6: 41, source_ip_verification: 42, arp_responder: 43,
     redirect_peer: 44, endpoint_routes: 45, drop_notify: 46, trace_notify: 47, identity_mark: 48, policy_verdict_notify: 49,
@@ -183,9 +195,10 @@ layout!(NodeConfig, 216, {
     tunnel: 142, masquerade_ipv4: 143, masquerade_ipv6: 144, nodeport: 145, ip_masq_agent: 146,
     remote_node_masquerade: 147, snat_min_port: 148, nodeport_min: 150, nodeport_max: 152,
     maglev: 154, algorithm_annotation: 155, maglev_table_size: 156, maglev_seed_ipv4: 160, maglev_seed_ipv6: 164,
-    dsr: 168, dsr_geneve: 169, dsr_icmp: 170, host_firewall: 171, dynamic_source: 172, xdp: 173, xdp_prefilter: 174, mesh_auth: 175,
+    dsr: 168, dsr_dispatch: 169, dsr_icmp: 170, host_firewall: 171, dynamic_source: 172, before_services: 173, xdp_prefilter: 174, mesh_auth: 175,
     policy_deny_response: 176, nat46x64: 177, nat46x64_gateway: 178, vlan_filter: 179, vlans: 180,
     tunnel_source_ports: 210, tunnel_geneve: 214, hybrid: 215,
+    rss_ipv6: 216, rss_host_ipv6: 232, rss_ipv4: 248, rss_host_ipv4: 252, ipip_ifindex_ipv4: 256, ipip_ifindex_ipv6: 260,
 });
 
 impl NodeConfig {
@@ -193,6 +206,14 @@ impl NodeConfig {
     pub const SYMBOL: &str = "NODE_CONFIG";
     /// Number of ids of VLANs.
     pub const VLANS: usize = 15;
+}
+
+/// Steps of devices before services are looked up.
+pub mod before_services {
+    /// Programs of XDP may have handled the packet (`bpf-lb-acceleration`).
+    pub const XDP: u8 = 1;
+    /// Outer IP headers to addresses of this node are removed (`enable-ipip-termination`).
+    pub const IPIP: u8 = 2;
 }
 
 /// Which packets with a VLAN's id programs of devices pass as they are; the VLAN's own device has them next.

@@ -95,5 +95,9 @@ pub const IPV6_NODEPORT_DSR_TOO_BIG: u32 = 32;
 /// IPv4 replies of backends on other nodes. Cilium has the slot of replies of pods for them, which is taken in a shared
 /// array; this is its slot of clusters.
 pub const IPV4_NODEPORT_REMOTE_REVNAT: u32 = 40;
+/// IPv4 with an outer header that a device of the node received. In Cilium this is a part of the device's program.
+pub const IPV4_IPIP: u32 = 13;
+/// IPv6 with an outer header.
+pub const IPV6_IPIP: u32 = 14;
 /// IPv6 replies of backends on other nodes.
 pub const IPV6_NODEPORT_REMOTE_REVNAT: u32 = 18;

@@ -27,8 +27,8 @@ use aya::programs::{SchedClassifier, TestRun, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use datapath_abi::trace::aggregation;
 use datapath_abi::{
-    DIRECT_ROUTING, MAGLEV_TEMPLATE_SIZE, MasqueradeAddresses, NodeConfig, dsr, ipv4_word, ipv6_words,
-    lb_flag,
+    DIRECT_ROUTING, MAGLEV_TEMPLATE_SIZE, MasqueradeAddresses, NodeConfig, before_services, dsr, ipv4_word,
+    ipv6_words, lb_flag,
 };
 use datapath_object::{FROM_CONTAINER, FROM_NETDEV, FROM_OVERLAY, PROGRAMS, TO_NETDEV};
 use kit::{

@@ -103,6 +103,8 @@ pub const DSR: [&str; 6] = [
     "tail_nodeport_dsr_too_big_ipv4",
     "tail_nodeport_dsr_too_big_ipv6",
 ];
+/// Programs that only the removal of outer IP headers needs (`enable-ipip-termination`).
+pub const IPIP: [&str; 2] = ["tail_ipip_from_netdev_ipv4", "tail_ipip_from_netdev_ipv6"];
 /// Programs that only a node with masquerading of IPv4 in eBPF needs.
 pub const MASQUERADE_IPV4: [&str; 2] = ["tail_ipv4_snat_fwd", "tail_ipv4_nat_ingress"];
 /// The same for IPv6.
@@ -119,7 +121,7 @@ pub const NAT46X64: [&str; 2] = ["tail_nat_ipv46", "tail_nat_ipv64"];
 pub const LXC_POLICY: &str = "cil_lxc_policy";
 
 /// All programs.
-pub const PROGRAMS: [Program; 54] = [
+pub const PROGRAMS: [Program; 56] = [
     attached(FROM_CONTAINER),
     attached(TO_CONTAINER),
     attached(FROM_HOST),
@@ -172,6 +174,8 @@ pub const PROGRAMS: [Program; 54] = [
     tail(DSR[5], slot::IPV6_NODEPORT_DSR_TOO_BIG),
     tail("tail_nodeport_rev_dnat_ipv4", slot::IPV4_NODEPORT_REMOTE_REVNAT),
     tail("tail_nodeport_rev_dnat_ipv6", slot::IPV6_NODEPORT_REMOTE_REVNAT),
+    tail(IPIP[0], slot::IPV4_IPIP),
+    tail(IPIP[1], slot::IPV6_IPIP),
     tail(NAT46X64[0], slot::IPV46_RFC6052),
     tail(NAT46X64[1], slot::IPV64_RFC6052),
 ];

@@ -66,11 +66,11 @@ pub(crate) static NODE_CONFIG: NodeConfig = NodeConfig {
     maglev_seed_ipv4: 0,
     maglev_seed_ipv6: 0,
     dsr: 0,
-    dsr_geneve: 0,
+    dsr_dispatch: 0,
     dsr_icmp: 0,
     host_firewall: 0,
     dynamic_source: 0,
-    xdp: 0,
+    before_services: 0,
     xdp_prefilter: 0,
     mesh_auth: 0,
     policy_deny_response: 0,
@@ -81,6 +81,12 @@ pub(crate) static NODE_CONFIG: NodeConfig = NodeConfig {
     tunnel_source_ports: [0; 2],
     tunnel_geneve: 0,
     hybrid: 0,
+    rss_ipv6: [0; 4],
+    rss_host_ipv6: [0; 4],
+    rss_ipv4: 0,
+    rss_host_ipv4: 0,
+    ipip_ifindex_ipv4: 0,
+    ipip_ifindex_ipv6: 0,
 };
 
 /// Reads a field of [`NODE_CONFIG`]. By its own address, so that the verifier sees a constant; volatile, so that the

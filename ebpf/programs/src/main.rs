@@ -64,7 +64,7 @@ mod snat;
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use host::firewall;
-use nodeport::{dsr, refusal, remote, reply};
+use nodeport::{dsr, ipip, refusal, remote, reply};
 use packet::ipv4::V4;
 use packet::ipv6::V6;
 use pod::{arp, container, denied, ndp, no_service};
@@ -230,6 +230,18 @@ pub fn tail_ipv4_from_netdev(ctx: TcContext) -> i32 {
 #[classifier]
 pub fn tail_ipv6_from_netdev(ctx: TcContext) -> i32 {
     device::to_pods::<V6>((&ctx).into())
+}
+
+/// IPv4 in an outer header, from a device of the node.
+#[classifier]
+pub fn tail_ipip_from_netdev_ipv4(ctx: TcContext) -> i32 {
+    ipip::receive::<V4>((&ctx).into())
+}
+
+/// IPv6 in an outer header, from a device of the node.
+#[classifier]
+pub fn tail_ipip_from_netdev_ipv6(ctx: TcContext) -> i32 {
+    ipip::receive::<V6>((&ctx).into())
 }
 
 /// Egress of a device of the node.

@@ -9,12 +9,11 @@ const SCENARIOS: u8 = 90;
 const FOLDERS: [&str; 3] = ["ebpf", "cells/datapath/socket-lb", "cells/loadbalancer"];
 
 /// Scenarios without a test, and why.
-const WITHOUT_TEST: [(&[u8], &str); 9] = [
+const WITHOUT_TEST: [(&[u8], &str); 8] = [
     (&[21, 90], "parts of other tests: both scopes, and lookups of routes"),
     (&[24], "devices without Ethernet headers are left to the host's stack"),
     (&[25], "no WireGuard"),
     (&[36], "entries without a port are of versions before this agent's first"),
-    (&[40, 41, 42, 43, 44, 45], "no direct server return by IPIP, and no termination of it"),
     (&[55], "affinity is looked up by the same code as by tc"),
     (&[57, 68, 83, 88], "no egress gateway, no secondary interfaces of clouds, no health datapath"),
     (&[62, 65, 71, 87], "parts of other tests: echoes and marks of the host, path MTUs, other protocols"),

@@ -26,6 +26,7 @@ use crate::programs::balancing::Balancing;
 use crate::programs::direct_return::DirectReturn;
 use crate::programs::egress::EgressFeatures;
 use crate::programs::host_routing::HostRouting;
+use crate::programs::ipip::Ipip;
 use crate::programs::live::Live;
 use crate::programs::nat46x64::Translation;
 use crate::programs::xdp::Acceleration;
@@ -119,8 +120,11 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         let name = "adv_connect_and_lb_sctp_enabled";
         metrics.register_feature(name, "Whether SCTP is tracked", move || conntrack.get().enable_sctp);
     }
+    let direct_return = DirectReturn::new(&p.settings, &p.tunnel)?;
+    let ipip = Ipip::new(&p.settings, config.enable_ipip_termination, &direct_return);
     let egress = EgressFeatures::new(&p.families, &p.masquerade, &p.settings)
-        .with_direct_return(DirectReturn::new(&p.settings, &p.tunnel)?)
+        .with_direct_return(direct_return)
+        .with_ipip(ipip)
         .with_translation(Translation::new(&p.settings, &p.families)?);
     let balancing = Balancing::new(&p.settings, maps.specs().maglev());
     let acceleration = Acceleration::new(&p.settings, &p.tunnel)?;

@@ -65,6 +65,9 @@ pub struct LoaderConfig {
     /// Answer to packets of pods that policy denies: none, or icmp (administratively prohibited)
     #[flag(default = "none")]
     pub policy_deny_response: String,
+    /// Remove the outer IP headers of packets to pods and addresses of this host, which are for a backend there
+    #[flag(default = false)]
+    pub enable_ipip_termination: bool,
     /// Ids of VLANs on devices with packets that pass untouched, 0 for all; those of other VLANs are dropped
     #[flag(default = "")]
     pub vlan_bpf_bypass: Vec<String>,
@@ -237,6 +240,7 @@ mod tests {
             allow_icmp_frag_needed: true,
             enable_host_firewall: false,
             policy_deny_response: "none".to_owned(),
+            enable_ipip_termination: false,
             vlan_bpf_bypass: Vec::new(),
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! **Owns** the map entries and pins of endpoints (`ep_config`, `ep_ids`, `ep_by_ifindex`, `ep_policies`,
 //! `cilium_policy_v2_NNNNN`, `cilium_lxc`, `cilium_devices`), the devices `cilium_host` and `cilium_net` with the
-//! router's addresses, the tunnel device `cilium_vxlan` or `cilium_geneve`, programs on interfaces, tcx and XDP links
+//! router's addresses, the tunnel device `cilium_vxlan` or `cilium_geneve`, `cilium_ipip4` and `cilium_ipip6`, programs on interfaces, tcx and XDP links
 //! under `cilium/devices`, the list of `/prefilter`. **Needs** `Arc<Maps>`, `Arc<Tunnel>`, the tables `local-node`, `devices` and `node-addresses`, perhaps
 //! `runtime-options`, `Arc<Sysctl>`, root. **Provides** [`datapath_api::Datapath`] as `Arc<dyn Datapath>`.
 //!

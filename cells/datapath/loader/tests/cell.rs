@@ -49,7 +49,11 @@ fn cells() -> Vec<Cell> {
 }
 
 fn hive(sandbox: &Sandbox) -> TestHive {
-    TestHive::new(cells())
+    hive_of(sandbox, cells())
+}
+
+fn hive_of(sandbox: &Sandbox, cells: Vec<Cell>) -> TestHive {
+    TestHive::new(cells)
         .set("bpf-root", sandbox.bpf_root().display())
         .set("preallocate-bpf-maps", "false")
         .set("devices", "eth0")
@@ -335,6 +339,67 @@ fn the_watchdog_distinguishes_programs_by_their_id() {
         hive.until("the programs that are called", || slots().eq(before.iter().copied())).await;
         hive.stop().await;
     });
+}
+
+/// Options of the load balancer, which is not a part of this hive.
+#[derive(hive::Config, Clone, Debug, PartialEq, Eq)]
+struct BalancerConfig {
+    /// This agent serves all services
+    #[flag(default = false)]
+    kube_proxy_replacement: bool,
+    /// How replies reach clients
+    #[flag(default = "snat")]
+    bpf_lb_mode: String,
+    /// How packets name the service
+    #[flag(default = "opt")]
+    bpf_lb_dsr_dispatch: String,
+}
+
+/// Without a device for outer headers the node has its programs, and health says what to do.
+#[test]
+fn a_missing_device_of_outer_headers_is_in_health_with_its_module() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let world = sandbox.netns("world").unwrap();
+    sandbox.host().veth("eth0", &world, "eth0").unwrap();
+    for dispatch in ["ipip", "opt"] {
+        run(async {
+            let mut cells = cells();
+            cells.push(config::<BalancerConfig>());
+            let mut hive = hive_of(&sandbox, cells)
+                .set("routing-mode", "native")
+                .set("enable-ipv4-masquerade", "false")
+                .set("enable-ipv6-masquerade", "false")
+                .set("kube-proxy-replacement", "true")
+                .set("bpf-lb-mode", "dsr")
+                .set("bpf-lb-dsr-dispatch", dispatch);
+            hive.start().await;
+            let datapath: Arc<dyn Datapath> = hive.get();
+            datapath.expect_host(500);
+            tokio::time::timeout(Duration::from_secs(20), datapath.ready()).await.unwrap();
+            let job = "loader.job-host-datapath";
+            hive.until("the host's side", || hive.health(job).level == Level::Ok).await;
+            let path = format!("{job}.ipip");
+            let reported = || hive.hive().health().at(&path).is_some();
+            if dispatch == "ipip" {
+                hive.until("the row of health", reported).await;
+                let status = hive.health(&path);
+                let exists = |name| Netlink::open().unwrap().find_link(name).unwrap().is_some();
+                if exists("cilium_ipip4") && exists("cilium_ipip6") {
+                    assert_eq!(status.level, Level::Ok);
+                } else {
+                    assert_eq!(status.level, Level::Degraded);
+                    let module = if exists("cilium_ipip4") { "ip6_tunnel" } else { "ipip" };
+                    let remedy =
+                        format!("load its module {module}, or set bpf-lb-dsr-dispatch to opt or geneve");
+                    assert!(status.error.ends_with(&remedy), "{}", status.error);
+                }
+            } else {
+                assert!(!reported(), "no device is needed");
+            }
+            hive.stop().await;
+        });
+    }
 }
 
 /// Returns the names of the programs at the egress of a device: of its pinned link, and of its filters.

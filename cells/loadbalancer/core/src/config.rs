@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use hive::OptionError;
+use ipnetwork::IpNetwork;
 
 use crate::model::service::Algorithm;
 use crate::option_values::{
@@ -74,6 +75,12 @@ pub struct ServicesConfig {
     /// How packets that dsr sends to other nodes carry the address of the service: opt, ipip or geneve
     #[flag(default = "opt")]
     pub bpf_lb_dsr_dispatch: DsrDispatch,
+    /// Range of sources of outer IPv4 headers that XDP writes (dsr by ipip), by a hash of the flow; empty: the node's
+    #[flag(default = "")]
+    pub bpf_lb_rss_ipv4_src_cidr: String,
+    /// Range of sources of outer IPv6 headers that XDP writes (dsr by ipip), by a hash of the flow; empty: the node's
+    #[flag(default = "")]
+    pub bpf_lb_rss_ipv6_src_cidr: String,
     /// Handle services before the kernel's stack, by XDP: native by drivers of devices, best-effort by those that can
     #[flag(default = "disabled")]
     pub bpf_lb_acceleration: Acceleration,
@@ -106,6 +113,28 @@ impl ServicesConfig {
             let right = "false, or set bpf-lb-mode to snat or dsr: with hybrid the protocol decides";
             return wrong("bpf-lb-mode-annotation", "true", right);
         }
+        let ranges = [
+            (
+                "bpf-lb-rss-ipv4-src-cidr",
+                &self.bpf_lb_rss_ipv4_src_cidr,
+                "a range of IPv4 such as 10.200.0.0/16",
+            ),
+            (
+                "bpf-lb-rss-ipv6-src-cidr",
+                &self.bpf_lb_rss_ipv6_src_cidr,
+                "a range of IPv6 such as fd00:200::/64",
+            ),
+        ];
+        for (option, text, expected) in ranges.into_iter().filter(|(_, text, _)| !text.is_empty()) {
+            let range: Option<IpNetwork> = text.parse().ok();
+            if !range.is_some_and(|range| range.prefix() > 0 && range.is_ipv4() == option.contains("ipv4")) {
+                return wrong(option, text, expected);
+            }
+            if !self.has_direct_return() || self.bpf_lb_dsr_dispatch != DsrDispatch::Ipip {
+                let expected = "no range, or set bpf-lb-mode=dsr and bpf-lb-dsr-dispatch=ipip: others have no outer header";
+                return wrong(option, text, expected);
+            }
+        }
         if self.lb_reflector_wait_time.is_zero() {
             return wrong("lb-reflector-wait-time", "0s", "a duration, for instance 500ms");
         }
@@ -121,8 +150,7 @@ impl ServicesConfig {
     /// Returns whether backends of other nodes may reply to clients themselves: of all services, or of those that ask for
     /// it.
     pub(crate) fn has_direct_return(&self) -> bool {
-        let asks = self.bpf_lb_mode != LbMode::Snat || self.bpf_lb_mode_annotation;
-        asks && self.bpf_lb_dsr_dispatch != DsrDispatch::Ipip
+        self.bpf_lb_mode != LbMode::Snat || self.bpf_lb_mode_annotation
     }
 
     /// Returns whether frontends may have backends of the other family.
@@ -133,10 +161,6 @@ impl ServicesConfig {
     /// Returns options that are set, with their values and remedies, for which the datapath has no programs yet.
     pub(crate) fn without_effect(&self) -> Vec<String> {
         let mut options = Vec::new();
-        if self.bpf_lb_dsr_dispatch == DsrDispatch::Ipip {
-            let effect = "replies return through this node; set opt or geneve";
-            options.push(format!("bpf-lb-dsr-dispatch=ipip ({effect})"));
-        }
         let translations = [
             (self.enable_nat46x64_gateway, "enable-nat46x64-gateway"),
             (self.bpf_lb_nat46x64, "bpf-lb-nat46x64"),
@@ -241,16 +265,38 @@ mod tests {
     }
 
     #[test]
+    fn ranges_of_sources_belong_to_outer_headers() {
+        const BY_IPIP: [&str; 2] = ["--bpf-lb-mode=dsr", "--bpf-lb-dsr-dispatch=ipip"];
+        let error = |arguments: &[&str]| read(arguments).unwrap_err();
+        for (option, good, bad) in [
+            (
+                "bpf-lb-rss-ipv4-src-cidr",
+                "10.200.0.0/16",
+                ["fd00::/64", "10.0.0.0/0", "10.0.0", "0.0.0.0/33"],
+            ),
+            ("bpf-lb-rss-ipv6-src-cidr", "fd00::/64", ["10.200.0.0/16", "::/0", "fd00", "::/129"]),
+        ] {
+            let argument = |value: &str| format!("--{option}={value}");
+            read(&[BY_IPIP[0], BY_IPIP[1], &argument(good)]).unwrap();
+            read(&["--bpf-lb-mode-annotation", BY_IPIP[1], &argument(good)]).unwrap();
+            for value in bad {
+                let text = error(&[BY_IPIP[0], BY_IPIP[1], &argument(value)]);
+                let family = if option.contains("ipv4") { "IPv4" } else { "IPv6" };
+                let expected =
+                    format!("option {option}: '{value}' is wrong; give a range of {family} such as ");
+                assert!(text.starts_with(&expected), "{text}");
+            }
+            for mode in [&BY_IPIP[..1], &BY_IPIP[1..]] {
+                let text = error(&[mode[0], &argument(good)]);
+                let expected = "give no range, or set bpf-lb-mode=dsr and bpf-lb-dsr-dispatch=ipip: ";
+                assert!(text.contains(expected), "{text}");
+            }
+        }
+    }
+
+    #[test]
     fn options_without_programs_are_reported() {
         assert_eq!(ServicesConfig::default().without_effect(), [] as [String; 0]);
-        let config = ServicesConfig {
-            bpf_lb_mode: LbMode::Dsr,
-            bpf_lb_mode_annotation: true,
-            bpf_lb_dsr_dispatch: DsrDispatch::Ipip,
-            ..Default::default()
-        };
-        let expected = ["bpf-lb-dsr-dispatch=ipip (replies return through this node; set opt or geneve)"];
-        assert_eq!(config.without_effect(), expected);
         let gateway = ServicesConfig { enable_nat46x64_gateway: true, ..ServicesConfig::default() };
         let expected = ["enable-nat46x64-gateway=true (set kube-proxy-replacement=true as well)"];
         assert_eq!(gateway.without_effect(), expected);

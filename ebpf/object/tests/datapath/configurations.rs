@@ -5,7 +5,7 @@ use crate::kit::{Datapath, default_config};
 use anyhow::{Context as _, Result};
 use aya::util::KernelVersion;
 use aya::{EbpfLoader, VerifierLogLevel};
-use datapath_abi::{MAGLEV_TEMPLATE_SIZE, NodeConfig, Pod, dsr, trace::aggregation};
+use datapath_abi::{MAGLEV_TEMPLATE_SIZE, NodeConfig, Pod, before_services, dsr, trace::aggregation};
 use datapath_object::{NODE_CONFIG, PROGRAMS};
 use test_kit::Slice;
 
@@ -14,7 +14,7 @@ type Switch = (&'static str, fn(&mut NodeConfig, bool));
 /// Those before this one decide where packets go, the others what is remembered and told of them.
 const FORWARDING: usize = 14;
 
-const SWITCHES: [Switch; 32] = [
+const SWITCHES: [Switch; 33] = [
     ("enable_ipv4", |c, on| c.enable_ipv4 = on.into()),
     ("enable_ipv6", |c, on| c.enable_ipv6 = on.into()),
     ("source_ip_verification", |c, on| c.source_ip_verification = on.into()),
@@ -53,13 +53,14 @@ const SWITCHES: [Switch; 32] = [
         (c.maglev, c.algorithm_annotation) = (on.into(), on.into());
         c.maglev_table_size = if on { MAGLEV_TEMPLATE_SIZE } else { 0 };
     }),
+    ("ipip_termination", |c, on| c.before_services = if on { before_services::IPIP } else { 0 }),
     ("dsr", |c, on| (c.nodeport, c.dsr) = if on { (1, dsr::BY_SERVICE) } else { (c.nodeport, dsr::NONE) }),
 ];
 
 /// A configuration as nodes have it: a name and what differs from the default.
 type Named = (&'static str, fn(&mut NodeConfig));
 
-const NAMED: [Named; 53] = [
+const NAMED: [Named; 55] = [
     ("default", |_| {}),
     ("host-routing", |c| c.host_routing = 1),
     ("ipv4-only", |c| c.enable_ipv6 = 0),
@@ -121,7 +122,9 @@ const NAMED: [Named; 53] = [
     ("kube-proxy-replacement-maglev-by-service", |c| {
         (c.nodeport, c.algorithm_annotation, c.maglev_table_size) = (1, 1, MAGLEV_TEMPLATE_SIZE);
     }),
-    ("kube-proxy-replacement-xdp", |c| (c.nodeport, c.host_routing, c.xdp) = (1, 1, 1)),
+    ("kube-proxy-replacement-xdp", |c| {
+        (c.nodeport, c.host_routing, c.before_services) = (1, 1, before_services::XDP)
+    }),
     ("direct-server-return", |c| (c.nodeport, c.dsr, c.sctp) = (1, dsr::ALL, 1)),
     ("direct-server-return-masquerade", |c| {
         (c.nodeport, c.dsr, c.dsr_icmp, c.sctp, c.ct_accounting) = (1, dsr::BY_SERVICE, 1, 1, 1);
@@ -130,8 +133,20 @@ const NAMED: [Named; 53] = [
     }),
     ("direct-server-return-geneve", |c| {
         (c.tunnel, c.tunnel_ifindex, c.nodeport) = (1, 7, 1);
-        (c.dsr, c.dsr_geneve, c.sctp, c.ct_accounting) = (dsr::ALL, 1, 1, 1);
+        (c.dsr, c.dsr_dispatch, c.sctp, c.ct_accounting) = (dsr::ALL, dsr::dispatch::GENEVE, 1, 1);
         c.monitor_aggregation = aggregation::NONE;
+    }),
+    ("direct-server-return-ipip", |c| {
+        (c.nodeport, c.dsr, c.dsr_dispatch, c.dsr_icmp) = (1, dsr::BY_SERVICE, dsr::dispatch::IPIP, 1);
+        (c.ipip_ifindex_ipv4, c.ipip_ifindex_ipv6, c.before_services) = (8, 9, before_services::IPIP);
+        (c.sctp, c.ct_accounting, c.monitor_aggregation) = (1, 1, aggregation::NONE);
+    }),
+    ("ipip-termination-everything", |c| {
+        (c.nodeport, c.host_routing, c.host_firewall, c.masquerade_ipv4, c.masquerade_ipv6) = (1, 1, 1, 1, 1);
+        (c.snat_min_port, c.tunnel, c.tunnel_ifindex) = (32768, 1, 7);
+        (c.nat46x64, c.nat46x64_gateway, c.vlan_filter, c.vlans[0]) = (1, 1, 1, 7);
+        c.before_services = before_services::XDP | before_services::IPIP;
+        (c.sctp, c.ct_accounting, c.monitor_aggregation) = (1, 1, aggregation::NONE);
     }),
     ("services-of-both-families", |c| (c.nodeport, c.nat46x64, c.snat_min_port) = (1, 1, 32768)),
     ("gateway-between-families", |c| {
@@ -245,7 +260,7 @@ fn all_pairs_of_switches_of_connections_load() -> Result<()> {
     let others = FORWARDING..SWITCHES.len();
     let pairs = others.flat_map(|a| (FORWARDING..a).map(move |b| only(&[0, 1, b, a])));
     let pairs = pairs.collect::<Vec<_>>();
-    assert_eq!(pairs.len(), 153);
+    assert_eq!(pairs.len(), 171);
     load_slice(pairs)
 }
 

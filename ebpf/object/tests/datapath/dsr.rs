@@ -22,7 +22,7 @@ pub(crate) fn direct() -> NodeConfig {
 }
 
 /// The backend, a pod of the other node.
-const BACKEND: Pod = Pod { ipv4: REMOTE_V4, ipv6: REMOTE_V6, ..A };
+pub(crate) const BACKEND: Pod = Pod { ipv4: REMOTE_V4, ipv6: REMOTE_V6, ..A };
 
 impl Family {
     /// Bytes by which the option makes the header longer.

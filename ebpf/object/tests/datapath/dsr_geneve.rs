@@ -8,7 +8,7 @@ use crate::nodeport::*;
 use crate::service::*;
 use crate::uplink::routed;
 use anyhow::Result;
-use datapath_abi::{NodeConfig, identity};
+use datapath_abi::{NodeConfig, dsr, identity};
 use datapath_object::FROM_OVERLAY;
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl Family {
 
 fn by_tunnel() -> NodeConfig {
     NodeConfig {
-        dsr_geneve: 1,
+        dsr_dispatch: dsr::dispatch::GENEVE,
         tunnel: 1,
         tunnel_ifindex: IFINDEX,
         tunnel_mac: tunnel_config().tunnel_mac,

@@ -13,6 +13,8 @@ mod firewall;
 mod fragments;
 mod from_pod;
 mod host;
+mod ipip;
+mod ipip_termination;
 mod kit;
 mod l4;
 mod maglev;

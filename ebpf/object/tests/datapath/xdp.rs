@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use datapath_abi::mark::xdp_transfer::NO_SERVICE;
 use datapath_abi::{
     DIRECT_ROUTING, MAGLEV_TEMPLATE_SIZE, MasqueradeAddresses, NodeConfig, Pod as Plain, PrefilterKey4,
-    PrefilterKey6, direction, drop, dsr, ipv4_word, ipv6_words, lb_flag, lb_flag2, metric,
+    PrefilterKey6, before_services, direction, drop, dsr, ipv4_word, ipv6_words, lb_flag, lb_flag2, metric,
 };
 use std::net::{IpAddr, SocketAddr};
 use test_kit::NetNs;
@@ -29,7 +29,7 @@ pub(crate) const GATEWAY_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
 pub(crate) const UPLINK_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x40];
 
 fn config() -> NodeConfig {
-    NodeConfig { xdp: 1, ..native() }
+    NodeConfig { before_services: before_services::XDP, ..native() }
 }
 
 /// A node with a frontend and routes back to where clients are.
@@ -41,7 +41,12 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    fn new(config: &NodeConfig, family: Family, protocol: u8, backends: &[SocketAddr]) -> Result<Self> {
+    pub(crate) fn new(
+        config: &NodeConfig,
+        family: Family,
+        protocol: u8,
+        backends: &[SocketAddr],
+    ) -> Result<Self> {
         let ns = routed()?;
         ns.ip_batch(&format!(
             "link set out0 address {}
@@ -378,10 +383,14 @@ fn listed_senders_are_dropped() -> Result<()> {
 }
 
 /// A generator of numbers (Knuth's constants), the same in each run.
-struct Numbers(u64);
+pub(crate) struct Numbers(u64);
 
 impl Numbers {
-    fn below(&mut self, end: usize) -> usize {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % end
     }
@@ -395,7 +404,7 @@ fn damaged_packets_are_left_as_they_are_or_counted() -> Result<()> {
     let mut numbers = Numbers(1);
     let direct = NodeConfig { dsr: dsr::BY_SERVICE, ..config() };
     for (family, config) in FAMILIES.into_iter().zip([crate::nodeport_remote::tunnel(), direct]) {
-        let config = NodeConfig { xdp: 1, extended_protocols: 1, ..config };
+        let config = NodeConfig { before_services: before_services::XDP, extended_protocols: 1, ..config };
         let mut entry = Entry::remote(&config, family, UDP)?;
         if config.tunnel != 0 {
             let row = behind(REMOTE_IDENTITY, [192, 0, 2, 7].into(), 0);
@@ -437,7 +446,7 @@ fn programs_are_small_for_the_verifier() -> Result<()> {
     test_kit::require_root!();
     const GOAL: u32 = 100_000;
     let config = NodeConfig {
-        xdp: 1,
+        before_services: before_services::XDP,
         xdp_prefilter: 1,
         dsr: dsr::BY_SERVICE,
         maglev: 1,

@@ -6,7 +6,7 @@ use crate::nodeport_remote::tunnel;
 use crate::service::*;
 use crate::xdp::*;
 use anyhow::Result;
-use datapath_abi::{NodeConfig, dsr, ipcache_flag};
+use datapath_abi::{NodeConfig, before_services, dsr, ipcache_flag};
 use std::net::{IpAddr, SocketAddr};
 
 /// A frame of the tunnel, between nodes.
@@ -45,7 +45,7 @@ fn backends_behind_a_tunnel_get_encapsulated_packets() -> Result<()> {
             TCP => (0, [8, 0, 0, 0, 0, 0, 2, 0]),
             _ => (1, [0, 0, 0x65, 0x58, 0, 0, 2, 0]),
         };
-        let config = NodeConfig { xdp: 1, tunnel_geneve, ..tunnel() };
+        let config = NodeConfig { before_services: before_services::XDP, tunnel_geneve, ..tunnel() };
         let mut entry = Entry::remote(&config, family, protocol)?;
         let request = entry.request(SYN);
         // The control.
@@ -100,7 +100,7 @@ fn mark_capable(family: Family, packet: &mut [u8]) {
 fn the_tunnel_and_its_ports_have_limits() -> Result<()> {
     test_kit::require_root!();
     const PORTS: [u16; 2] = [2000, 2003];
-    let config = NodeConfig { xdp: 1, tunnel_source_ports: PORTS, ..tunnel() };
+    let config = NodeConfig { before_services: before_services::XDP, tunnel_source_ports: PORTS, ..tunnel() };
     for family in FAMILIES {
         let mut entry = Entry::remote(&config, family, UDP)?;
         let row = behind(REMOTE_IDENTITY, [192, 0, 2, 7].into(), 0);
@@ -124,7 +124,13 @@ fn the_tunnel_and_its_ports_have_limits() -> Result<()> {
 #[test]
 fn direct_server_return_by_geneve_names_the_frontend_in_the_tunnel() -> Result<()> {
     test_kit::require_root!();
-    let config = NodeConfig { xdp: 1, dsr: dsr::ALL, dsr_geneve: 1, tunnel_geneve: 1, ..tunnel() };
+    let config = NodeConfig {
+        before_services: before_services::XDP,
+        dsr: dsr::ALL,
+        dsr_dispatch: dsr::dispatch::GENEVE,
+        tunnel_geneve: 1,
+        ..tunnel()
+    };
     cases(|family, protocol| {
         let mut entry = Entry::remote(&config, family, protocol)?;
         let row = behind(REMOTE_IDENTITY, [192, 0, 2, 7].into(), 0);

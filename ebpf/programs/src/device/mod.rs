@@ -11,14 +11,15 @@ use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::{self, Trace};
 use crate::nat46x64;
 use crate::nodeport::request::{Request, request};
-use crate::nodeport::{NodePort, reply};
+use crate::nodeport::{NodePort, dsr, ipip, reply};
 use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_IPV4, ETH_IPV6, ETH_LEN, PASS, Skb};
 use crate::snat::{Snat, masquerade};
+use datapath_abi::dsr::dispatch;
 use datapath_abi::mark::{self, cb, xdp_transfer};
 use datapath_abi::trace::{FROM_NETWORK, TO_NETWORK};
-use datapath_abi::{direction, file, identity, lxc_flag, slot};
+use datapath_abi::{before_services, direction, file, identity, lxc_flag, slot};
 
 const FILE: u8 = file::BPF_HOST;
 
@@ -29,6 +30,12 @@ const LOOKED_UP: usize = 2;
 #[inline(always)]
 pub(crate) fn set_looked_up(skb: Skb) {
     skb.set_cb(LOOKED_UP, 1);
+}
+
+/// Takes the mark of [`set_looked_up`] back.
+#[inline(always)]
+pub(crate) fn set_unknown(skb: Skb) {
+    skb.set_cb(LOOKED_UP, 0);
 }
 
 /// True for a packet that only has to be delivered.
@@ -54,8 +61,15 @@ pub(crate) fn from_netdev(skb: Skb) -> i32 {
     if !handles_received() || l3_device {
         return PASS;
     }
-    if enabled!(xdp) && skb.transferred() & xdp_transfer::NO_SERVICE != 0 {
-        set_looked_up(skb);
+    if enabled!(before_services) {
+        if has(before_services::XDP) && skb.transferred() & xdp_transfer::NO_SERVICE != 0 {
+            set_looked_up(skb);
+        }
+        if has(before_services::IPIP)
+            && let Some(missed) = ipip::dispatch(skb)
+        {
+            return drop_incoming(skb, missed, src_label);
+        }
     }
     let missed = match skb.protocol() {
         ETH_IPV4 if enabled!(enable_ipv4) => {
@@ -79,11 +93,18 @@ fn handles_received() -> bool {
         || enabled!(masquerade_ipv4)
         || enabled!(masquerade_ipv6)
         || enabled!(host_firewall)
+        || enabled!(before_services)
+}
+
+/// True for a step before services that is enabled.
+#[inline(always)]
+fn has(step: u8) -> bool {
+    node!(before_services) & step != 0
 }
 
 /// Returns the slot of the first program for packets of a family: services come before translations of the node.
 #[inline(always)]
-fn received<F: Snat>() -> u32 {
+pub(crate) fn received<F: Snat>() -> u32 {
     if F::is_masqueraded() && !enabled!(nodeport) { F::INGRESS_SLOT } else { F::DELIVERY_SLOT }
 }
 
@@ -126,7 +147,7 @@ fn forward<F: NodePort + Snat>(skb: Skb) -> Result<i32, Drop> {
             nat46x64::dispatch::<F>(skb)?;
         }
         if request == Request::Other && F::is_translated() {
-            if enabled!(dsr) && !enabled!(dsr_geneve) {
+            if enabled!(dsr) && dsr::is_by(dispatch::OPTION) {
                 skb.tail_call(F::DSR_RECEIVE_SLOT);
                 return Err(drop_here!(MISSED_TAIL_CALL));
             }

@@ -7,13 +7,16 @@
 //! ([`refusal`]), and so are packets with an exhausted hop limit that would leave to another machine.
 //!
 //! Packets to a backend of another node leave with an address of this node ([`remote`]), so that its replies come back
-//! here, or with the client's if the backend's node replies to it itself ([`dsr`]).
+//! here, or with the client's if the backend's node replies to it itself ([`dsr`]). A packet that another balancer has
+//! sent to an address of this node in an outer IP header is for a backend there ([`ipip`]).
 //!
 //! Uses `conntrack`, `endpoint`, `lb`, `nat`, `overlay`, `packet` and `snat`.
 
 pub(crate) mod dsr;
 pub(crate) mod fib;
 pub(crate) mod frontend;
+#[cfg(not(feature = "xdp"))]
+pub(crate) mod ipip;
 #[cfg(not(feature = "xdp"))]
 pub(crate) mod refusal;
 #[cfg(not(feature = "xdp"))]

@@ -15,6 +15,7 @@ use crate::packet::flow::{self, Flow, SCTP, TCP, UDP};
 use crate::packet::quoted::Quoted;
 use crate::packet::skb::Skb;
 use datapath_abi::drop::{FIRST_LOGICAL_DATAGRAM_FRAGMENT_NOT_FOUND, IP_FRAGMENTATION_NOT_SUPPORTED};
+use datapath_abi::dsr::dispatch;
 use datapath_abi::trace::TO_PROXY;
 use datapath_abi::{FAMILY_V4, LbService, file, identity, lb_flag, lb_flag2};
 
@@ -87,6 +88,9 @@ pub(crate) fn request<F: NodePort>(skb: Skb) -> Result<Request, Drop> {
     let is_remote = skb.forget(u64::from(is_remote));
     if is_remote != 0 {
         refusal::check_hops::<F>(skb, refusal::REQUEST)?;
+    }
+    if is_remote != 0 && enabled!(dsr) && dsr::is_by(dispatch::IPIP) && dsr::is_mode_of(service) {
+        return Err(dsr::send::hand_over::<F>(skb, Socket { address: backend.address, port: 0 }));
     }
     frontend::check_port(&flow, backend.port)?;
     let rev_nat = service.rev_nat_index;

@@ -15,12 +15,13 @@ use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::Trace;
 use crate::nat46x64;
 use crate::nodeport::request::{Request, request};
-use crate::nodeport::{self, NodePort};
+use crate::nodeport::{self, NodePort, dsr};
 use crate::packet::flow::Piece;
 use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_IPV4, ETH_IPV6, PASS, Skb};
 use crate::snat::{Snat, TRANSLATED, UNTRANSLATED, masquerade};
+use datapath_abi::dsr::dispatch;
 use datapath_abi::mark::{self, cb};
 use datapath_abi::trace::{FROM_OVERLAY, reason};
 use datapath_abi::{FAMILY_V4, direction, file, identity, lxc_flag, slot};
@@ -89,7 +90,7 @@ fn forward<F: NodePort + Snat>(skb: Skb, label: u32) -> Result<i32, Drop> {
         if request == Request::Other && enabled!(nat46x64) {
             nat46x64::dispatch::<F>(skb)?;
         }
-        if request == Request::Other && enabled!(dsr) && enabled!(dsr_geneve) {
+        if request == Request::Other && enabled!(dsr) && dsr::is_by(dispatch::GENEVE) {
             skb.tail_call(F::DSR_RECEIVE_SLOT);
             return Err(drop_here!(MISSED_TAIL_CALL));
         }
@@ -102,7 +103,7 @@ fn forward<F: NodePort + Snat>(skb: Skb, label: u32) -> Result<i32, Drop> {
     }
     // Nodes do not know what else this node knows of them: the API server, labels of nodes.
     // For clients of services they have no other identity than "world".
-    let is_client = enabled!(dsr_geneve) && ipcache::is_world(label);
+    let is_client = dsr::is_by(dispatch::GENEVE) && ipcache::is_world(label);
     let src_label = if ipcache::is_remote_node(label) || is_client {
         ipcache::resolve_source::<F>(label, F::source(ip))
     } else {

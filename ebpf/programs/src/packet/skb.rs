@@ -40,6 +40,10 @@ const ZERO_CSUM_TX: u64 = 2;
 /// stays verified (`BPF_F_ADJ_ROOM_NO_CSUM_RESET`).
 const BEHIND_IP: u32 = 0;
 const KEEP_CSUM: u64 = 1 << 5;
+/// Bytes are removed behind the Ethernet header (`BPF_ADJ_ROOM_MAC`), and segments of a large packet stay as long as they
+/// are (`BPF_F_ADJ_ROOM_FIXED_GSO`).
+const BEHIND_ETHERNET: u32 = 1;
+const KEEP_SEGMENTS: u64 = 1;
 /// Hop limit of the outer header.
 const TUNNEL_TTL: u8 = 64;
 
@@ -282,6 +286,13 @@ impl Skb {
     pub(crate) fn widen(self, by: u16) -> bool {
         // SAFETY: the context is valid; the caller reloads packet pointers.
         unsafe { bpf_skb_adjust_room(self.0, i32::from(by), BEHIND_IP, KEEP_CSUM) == 0 }
+    }
+
+    /// Removes this number of bytes behind the Ethernet header; false, and the packet unchanged, if the kernel refuses.
+    #[inline(always)]
+    pub(crate) fn strip(self, by: u16) -> bool {
+        // SAFETY: the context is valid; the caller reloads packet pointers.
+        unsafe { bpf_skb_adjust_room(self.0, -i32::from(by), BEHIND_ETHERNET, KEEP_SEGMENTS) == 0 }
     }
 
     /// Gives the packet the room for an IP header of this Ethernet type, of the other family.

@@ -14,6 +14,7 @@
 //! | `request.rs` | packets of clients |
 //! | `reply.rs` | packets of backends of other nodes |
 //! | `hop.rs` | next hops |
+//! | `ipip.rs` | packets that leave in an outer IP header |
 //! | `tunnel.rs` | packets that leave by the tunnel |
 //! | `state.rs` | the packet between steps and programs |
 //! | `../packet/xdp.rs` | the context, with the functions that shared code uses |
@@ -36,6 +37,7 @@ mod conntrack;
 #[path = "../endpoint/mod.rs"]
 mod endpoint;
 mod hop;
+mod ipip;
 #[path = "../lb/mod.rs"]
 mod lb;
 #[path = "../maps/mod.rs"]

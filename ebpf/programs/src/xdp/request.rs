@@ -3,6 +3,7 @@
 use crate::conntrack;
 use crate::endpoint::{self, ipcache};
 use crate::hop;
+use crate::ipip;
 use crate::monitor::drop::Drop;
 use crate::nat::{self, Socket};
 use crate::nodeport::dsr::{self, Dsr};
@@ -13,6 +14,7 @@ use crate::snat::{self, STEP, TRANSLATED};
 use crate::state::{Packet, Place};
 use crate::tunnel::{self, NO_TUNNEL};
 use crate::{LEFT, NEXT, leave, length, refuse};
+use datapath_abi::dsr::dispatch;
 use datapath_abi::mark::xdp_transfer;
 use datapath_abi::{direction, file, lb_flag, lb_flag2};
 
@@ -72,8 +74,14 @@ pub(crate) fn send<F: Place>(skb: Skb) -> i32 {
         return refuse::<F>(skb, named, direction::EGRESS);
     }
     if request.tunnel != NO_TUNNEL {
-        let is_named = enabled!(dsr_geneve) && chosen == DIRECT && dsr::names_frontend(&request.flow);
+        let is_named = dsr::is_by(dispatch::GENEVE) && chosen == DIRECT && dsr::names_frontend(&request.flow);
         let encapsulated = skb.forget(tunnel::encapsulate::<F>(skb.raw(), request, is_named));
+        if encapsulated != NEXT {
+            return refuse::<F>(skb, encapsulated, direction::EGRESS);
+        }
+    }
+    if chosen == DIRECT && dsr::is_by(dispatch::IPIP) {
+        let encapsulated = skb.forget(ipip::encapsulate::<F>(skb.raw(), request));
         if encapsulated != NEXT {
             return refuse::<F>(skb, encapsulated, direction::EGRESS);
         }
@@ -124,16 +132,20 @@ fn select<F: Dsr>(skb: Skb, request: &mut Packet<F::Address>) -> Result<u64, Dro
         return Ok(LEFT);
     };
     request.peer = Socket { address: backend.address, port: backend.port };
-    frontend::check_port(&flow, backend.port)?;
     let host_port = service.flags & lb_flag::HOST_PORT != 0;
     let is_remote = endpoint::local::<F>(backend.address).is_none();
     // A port of a pod that is elsewhere, and a backend that finds its frontend in the packet.
     if is_remote && host_port || !is_remote && service.flags2 & lb_flag2::LOOPBACK != 0 && !host_port {
         return Ok(LEFT);
     }
+    let is_direct = is_remote && enabled!(dsr) && dsr::is_mode_of(service);
+    // By IPIP the packet keeps the frontend's port.
+    if !(is_direct && dsr::is_by(dispatch::IPIP)) {
+        frontend::check_port(&flow, backend.port)?;
+    }
     Ok(match is_remote {
         false => LOCAL,
-        true if enabled!(dsr) && dsr::is_mode_of(service) => DIRECT,
+        true if is_direct => DIRECT,
         true => REMOTE,
     })
 }
@@ -143,7 +155,10 @@ fn select<F: Dsr>(skb: Skb, request: &mut Packet<F::Address>) -> Result<u64, Dro
 fn route<F: Place>(raw: *mut Context, request: &mut Packet<F::Address>, is_direct: bool) -> u64 {
     let (skb, backend) = (Skb::from_raw(raw), request.peer.address);
     request.tunnel = NO_TUNNEL;
-    if is_direct && enabled!(dsr_geneve) {
+    if is_direct && dsr::is_by(dispatch::IPIP) {
+        return ipip::route::<F>(raw, request);
+    }
+    if is_direct && dsr::is_by(dispatch::GENEVE) {
         return match ipcache::lookup::<F>(backend) {
             Some(info) => tunnel::route::<F>(raw, request, info, dsr::names_frontend(&request.flow)),
             None => LEFT,
@@ -176,14 +191,16 @@ fn route<F: Place>(raw: *mut Context, request: &mut Packet<F::Address>, is_direc
 
 /// Translates a packet to its backend, and creates the entry of its connection unless the backend replies itself.
 #[inline(never)]
-fn translate<F: Dsr>(raw: *mut Context, request: &mut Packet<F::Address>, chosen: u64) -> u64 {
+fn translate<F: Place>(raw: *mut Context, request: &mut Packet<F::Address>, chosen: u64) -> u64 {
     step(to_backend::<F>(Skb::from_raw(raw), request, chosen))
 }
 
 #[inline(always)]
-fn to_backend<F: Dsr>(skb: Skb, request: &mut Packet<F::Address>, chosen: u64) -> Result<u64, Drop> {
+fn to_backend<F: Place>(skb: Skb, request: &mut Packet<F::Address>, chosen: u64) -> Result<u64, Drop> {
     let (source, backend) = (request.flow.source, request.peer);
-    nat::to_destination::<F>(skb, &mut request.flow, backend, source, false)?;
+    if chosen != DIRECT || !dsr::is_by(dispatch::IPIP) {
+        nat::to_destination::<F>(skb, &mut request.flow, backend, source, false)?;
+    }
     if chosen != DIRECT {
         conntrack::nodeport::admit::<F>(skb, &request.flow, request.rev_nat, request.now)?;
     }
@@ -197,7 +214,7 @@ fn to_backend<F: Dsr>(skb: Skb, request: &mut Packet<F::Address>, chosen: u64) -
 #[inline(never)]
 fn name<F: Dsr>(raw: *mut Context, request: &Packet<F::Address>) -> u64 {
     // Encapsulation does it.
-    if enabled!(dsr_geneve) {
+    if !dsr::is_by(dispatch::OPTION) {
         return TRANSLATED;
     }
     if dsr::names_frontend(&request.flow)

@@ -1,9 +1,9 @@
 //! The packet that a CPU translates: in a map, as the stack of a program is too small for it, and for the next program.
 
 use crate::hop::Hops;
+use crate::ipip::Writer;
 use crate::maps::{xdp_packet_v4, xdp_packet_v6};
 use crate::nat::Socket;
-use crate::nodeport::dsr::Dsr;
 use crate::nodeport::fib::Exit;
 use crate::packet::flow::Flow;
 use crate::packet::ipv4::V4;
@@ -29,7 +29,7 @@ pub(crate) struct Packet<A> {
 }
 
 /// The place of the packet that this CPU translates. No program of this hook preempts another one.
-pub(crate) trait Place: Dsr + Hops {
+pub(crate) trait Place: Writer + Hops {
     fn place() -> Option<&'static mut Packet<Self::Address>>;
 }
 

@@ -349,6 +349,7 @@ mod tests {
             host: HostSettings::default(),
             constants: NodeConfig { trace_payload_len, ..NodeConfig::default() },
             tunnel: None,
+            ipip: None,
             acceleration: Default::default(),
             devices: BTreeMap::new(),
             masquerade: BTreeMap::new(),

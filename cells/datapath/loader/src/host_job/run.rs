@@ -27,6 +27,7 @@ use crate::interfaces::controller::Controller;
 use crate::interfaces::desired::{Desired, Facts};
 use crate::interfaces::device_links::Style;
 use crate::interfaces::host::{HOST_DEVICE, NET_DEVICE};
+use crate::interfaces::ipip::IpipError;
 use crate::interfaces::sysctls;
 use crate::interfaces::tunnel::{TunnelError, TunnelSettings};
 use crate::programs::balancing::Balancing;
@@ -56,6 +57,9 @@ const UNFILTERED: &str = "Policies of nodes do not apply to all packets of the h
 /// The health message without tunnel device.
 const NO_TUNNEL: &str = "No tunnel device: packets to pods of other nodes are dropped, trying again";
 
+/// The health message without a device that adds outer headers.
+const NO_IPIP: &str =
+    "No device for outer IP headers: without XDP services do not reach backends of other nodes, trying again";
 /// The health message without an address for packets to backends of services on other nodes.
 const UNADDRESSED: &str = "No direct-routing address: services do not reach backends of other nodes";
 
@@ -292,6 +296,7 @@ impl HostJob {
         let unmarked = match result {
             Ok(mut report) => {
                 self.report_tunnel(report.tunnel.take(), cx);
+                report_ipip(report.ipip.take(), cx);
                 report_direct_routing(unaddressed, cx);
                 report_firewall(unfiltered, cx);
                 report_acceleration(report.accelerated.take(), cx);
@@ -373,10 +378,24 @@ impl HostJob {
 
     /// Applies forwarding and reverse path checks of the host's devices. The owner of the settings retries failures.
     async fn apply_settings(&self, cx: &JobCx) {
-        let settings: Vec<Setting> = sysctls::settings(&self.families);
+        let settings: Vec<Setting> = sysctls::settings(&self.families, self.egress.ipip.has_devices());
         if let Err(error) = self.sysctl.apply(settings).await {
             tracing::warn!(%error, "Could not make a kernel setting");
             cx.health.degraded("Could not make a kernel setting", &error);
+        }
+    }
+}
+
+/// Reports why a device that adds outer headers is missing, if so.
+fn report_ipip(ipip: Option<Result<(), IpipError>>, cx: &JobCx) {
+    let health = cx.health.child("ipip");
+    match ipip {
+        None => health.close(),
+        Some(Ok(())) => health.ok("direct server return by outer IP headers"),
+        Some(Err(error)) => {
+            if health.degraded_anew(NO_IPIP, &error) {
+                tracing::warn!(%error, "{NO_IPIP}");
+            }
         }
     }
 }

@@ -127,7 +127,7 @@ mod tests {
     use bpf::{RawMap, UpdateMode, XdpMode};
     use datapath_abi::{
         DIRECT_ROUTING, EndpointInfo, EndpointKey, LbBackend, LbService, LbServiceKey, MasqueradeAddresses,
-        Pod, ipv4_word, lb_flag, lxc_flag,
+        Pod, before_services, ipv4_word, lb_flag, lxc_flag,
     };
     use devices::Netlink;
     use maps::{FamilyConfig, MapsConfig, NatSwitches, Specs};
@@ -147,7 +147,7 @@ mod tests {
         NodeConfig {
             enable_ipv4: 1,
             nodeport: 1,
-            xdp: 1,
+            before_services: before_services::XDP,
             snat_min_port: 32768,
             ct_any_lifetime: 60,
             ct_service_any_lifetime: 60,

@@ -21,6 +21,7 @@ use crate::interfaces::acceleration::{Accelerated, Accelerator};
 use crate::interfaces::desired::{Desired, NativeDevice};
 use crate::interfaces::device_links::{self, Place, Style};
 use crate::interfaces::host::{self, HOST_DEVICE, HostDevices, HostSettings};
+use crate::interfaces::ipip::{self, IpipError, IpipSettings};
 use crate::interfaces::tunnel::{self, TunnelError, TunnelSettings};
 use crate::programs::egress;
 use crate::programs::set::ProgramSet;
@@ -42,6 +43,8 @@ pub(crate) struct Report {
     pub(crate) unmarked: bool,
     /// The name of the tunnel device, if there is one; the reason why it is missing.
     pub(crate) tunnel: Option<Result<&'static str, TunnelError>>,
+    /// Whether the devices that add outer headers exist, or why one is missing; none without them.
+    pub(crate) ipip: Option<Result<(), IpipError>>,
     /// The devices with XDP; none without acceleration.
     pub(crate) accelerated: Option<Accelerated>,
     /// The reason why a device has no XDP that must; everything else is done. The round has to be repeated.
@@ -93,6 +96,8 @@ pub(crate) struct Controller {
     tunnel: Option<devices::Link>,
     /// Whether the last attempt to create the tunnel device failed.
     tunnel_failed: bool,
+    /// The indexes of the devices that add outer headers, as they are in the programs.
+    ipip: [u32; 2],
 }
 
 impl Controller {
@@ -119,6 +124,7 @@ impl Controller {
             written: None,
             tunnel: None,
             tunnel_failed: false,
+            ipip: [0; 2],
         }
     }
 
@@ -147,6 +153,8 @@ impl Controller {
             constants.host_mac = mac(&devices.host);
             (constants.tunnel_ifindex, constants.tunnel_mac) = (tunnel.index, mac(tunnel));
         }
+        [constants.ipip_ifindex_ipv4, constants.ipip_ifindex_ipv6] =
+            self.ensure_ipip(&mut nl, desired.ipip.as_ref(), &mut report);
         let places = places(&devices, tunnel.as_ref(), &desired.devices, egress::is_needed(&constants));
         let programs = match self.datapath.programs().filter(|p| *p.config() == constants) {
             Some(programs) => programs,
@@ -256,6 +264,28 @@ impl Controller {
                 None
             }
         }
+    }
+
+    /// Creates the devices that add outer headers or what differs. Without one, packets that need it are dropped, and the
+    /// next comparison tries again. Returns their indexes.
+    fn ensure_ipip(
+        &mut self,
+        nl: &mut Netlink,
+        settings: Option<&IpipSettings>,
+        report: &mut Report,
+    ) -> [u32; 2] {
+        let ipip::Ensured { indexes, error } = ipip::ensure(nl, settings);
+        report.ipip = settings.map(|_| error.map_or(Ok(()), Err));
+        self.ipip = indexes;
+        indexes
+    }
+
+    /// Returns the name of the devices that add outer headers if one is missing or changed, or can be created now after a
+    /// failure; the next [`Controller::apply`] loads the programs with it.
+    pub(crate) fn check_ipip(&mut self, nl: &mut Netlink) -> Option<String> {
+        let settings = self.written.as_ref().and_then(|written| written.ipip.as_ref())?;
+        let lost = ipip::ensure(nl, Some(settings)).indexes != self.ipip;
+        lost.then(|| "devices of outer IP headers".to_owned())
     }
 
     /// Returns the name of the tunnel device if it is missing or changed, or can be created now after a failure; the next

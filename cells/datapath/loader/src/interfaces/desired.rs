@@ -13,6 +13,7 @@ use tunnel::{EndpointRoutesConfig, MtuConfig, Protocol, Tunnel};
 
 use crate::config::{ConntrackConfig, LoaderConfig, Notifications};
 use crate::interfaces::host::HostSettings;
+use crate::interfaces::ipip::IpipSettings;
 use crate::interfaces::tunnel::TunnelSettings;
 use crate::programs::balancing::Balancing;
 use crate::programs::egress::EgressFeatures;
@@ -36,6 +37,8 @@ pub(crate) struct Desired {
     pub(crate) host: HostSettings,
     /// The tunnel device, if packets between nodes are encapsulated.
     pub(crate) tunnel: Option<TunnelSettings>,
+    /// The devices that add outer IP headers, if packets leave in some.
+    pub(crate) ipip: Option<IpipSettings>,
     /// Constants of the programs, without indexes and MAC addresses of the agent's devices, which the kernel assigns.
     pub(crate) constants: NodeConfig,
     /// The mode of XDP on them.
@@ -91,7 +94,9 @@ impl Desired {
             return None;
         }
         let devices: Vec<&Device> = devices.filter(|device| device.selected).collect();
-        let tunnel = TunnelSettings::new(facts.tunnel, facts.mtu.device_mtu(devices.iter().copied()));
+        let mtu = facts.mtu.device_mtu(devices.iter().copied());
+        let tunnel = TunnelSettings::new(facts.tunnel, mtu);
+        let ipip = facts.egress.ipip.devices(families, mtu);
         let mut constants = constants(facts, &host);
         facts.egress.apply(&mut constants);
         facts.balancing.apply(&mut constants);
@@ -115,7 +120,16 @@ impl Desired {
         let routers = host.addresses().into_iter().map(|address| address.ip());
         let addresses = own.chain(routers).filter(|ip| !ip.is_loopback()).filter(enabled).collect();
         let acceleration = facts.acceleration;
-        Some(Desired { constants, acceleration, devices: selected, masquerade, addresses, host, tunnel })
+        Some(Desired {
+            constants,
+            acceleration,
+            devices: selected,
+            masquerade,
+            addresses,
+            host,
+            tunnel,
+            ipip,
+        })
     }
 
     /// Returns why the host firewall does not see all packets of the host: no device, or devices without Ethernet
@@ -226,6 +240,7 @@ pub(crate) mod tests {
             allow_icmp_frag_needed: false,
             enable_host_firewall: false,
             policy_deny_response: "none".to_owned(),
+            enable_ipip_termination: false,
             vlan_bpf_bypass: Vec::new(),
         }
     }

@@ -6,8 +6,8 @@ use sysctl::{Name, Setting};
 use crate::interfaces::host::{HOST_DEVICE, NET_DEVICE};
 
 /// Returns the settings in the order of their writes: forwarding is on, and replies may arrive by other devices than
-/// requests were sent by.
-pub(crate) fn settings(families: &FamilyConfig) -> Vec<Setting> {
+/// requests were sent by. With devices that add outer headers the kernel makes none of its own for each namespace.
+pub(crate) fn settings(families: &FamilyConfig, has_ipip: bool) -> Vec<Setting> {
     let mut all: Vec<(&[&str], u8)> = vec![(&["net", "ipv4", "conf", "all", "rp_filter"], 0)];
     if families.enable_ipv4 {
         all.push((&["net", "ipv4", "ip_forward"], 1));
@@ -35,6 +35,10 @@ pub(crate) fn settings(families: &FamilyConfig) -> Vec<Setting> {
     settings.extend(
         Name::new(["net", "ipv4", "fib_multipath_use_neigh"]).map(|name| Setting::new(name, 1).optional()),
     );
+    if has_ipip {
+        let name = Name::new(["net", "core", "fb_tunnels_only_for_init_net"]);
+        settings.extend(name.map(|name| Setting::new(name, 2).optional()));
+    }
     settings
 }
 
@@ -44,11 +48,15 @@ mod tests {
 
     #[test]
     fn settings_are_of_the_namespace_and_of_enabled_families() {
-        let both = settings(&FamilyConfig { enable_ipv4: true, enable_ipv6: true });
+        let both = settings(&FamilyConfig { enable_ipv4: true, enable_ipv6: true }, false);
         let names: Vec<String> = both.iter().map(|s| s.name.to_string()).collect();
         assert!(names.iter().all(|n| n.starts_with("net.ipv4.") || n.starts_with("net.ipv6.")), "{names:?}");
         assert!(names.contains(&"net.ipv4.conf.cilium_host.accept_local".to_owned()));
-        let v6 = settings(&FamilyConfig { enable_ipv4: false, enable_ipv6: true });
+        let v6 = settings(&FamilyConfig { enable_ipv4: false, enable_ipv6: true }, false);
         assert!(!v6.iter().any(|s| s.name.to_string() == "net.ipv4.ip_forward"));
+        let with_devices = settings(&FamilyConfig { enable_ipv4: false, enable_ipv6: true }, true);
+        let last = with_devices.last().unwrap();
+        assert_eq!(last.name.to_string(), "net.core.fb_tunnels_only_for_init_net");
+        assert_eq!(with_devices.len(), v6.len() + 1);
     }
 }

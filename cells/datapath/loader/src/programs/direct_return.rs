@@ -1,5 +1,6 @@
 //! Direct server return: backends of other nodes reply to clients themselves, not through this node.
 
+use datapath_abi::dsr::dispatch;
 use datapath_abi::{NodeConfig, dsr};
 use hive::Settings;
 use tunnel::{Protocol, Tunnel};
@@ -39,8 +40,8 @@ pub(crate) enum Error {
 pub(crate) struct DirectReturn {
     /// One of [`dsr`].
     services: u8,
-    /// The frontend is in an option of the tunnel.
-    geneve: bool,
+    /// How backends of other nodes learn the frontend, one of [`dispatch`].
+    dispatch: u8,
     /// Packets that are too long are answered (`enable-pmtu-discovery`).
     icmp: bool,
 }
@@ -79,17 +80,26 @@ impl DirectReturn {
             return Err(Error::NoGeneve);
         }
         let services = match mode {
-            _ if ipip => dsr::NONE,
             "dsr" if !annotation => dsr::ALL,
             _ => dsr::BY_SERVICE,
         };
-        Ok(Self { services, geneve, icmp: false })
+        let dispatch = match dispatch {
+            "ipip" => dispatch::IPIP,
+            "geneve" => dispatch::GENEVE,
+            _ => dispatch::OPTION,
+        };
+        Ok(Self { services, dispatch, icmp: false })
+    }
+
+    /// Whether packets leave in outer IP headers.
+    pub(crate) fn is_by_ipip(&self) -> bool {
+        self.services != dsr::NONE && self.dispatch == dispatch::IPIP
     }
 
     /// Writes the options into the constants of the programs.
     pub(crate) fn apply(&self, constants: &mut NodeConfig) {
         constants.dsr = self.services;
-        constants.dsr_geneve = self.geneve.into();
+        constants.dsr_dispatch = self.dispatch;
         constants.dsr_icmp = (self.icmp && self.services != dsr::NONE).into();
     }
 }
@@ -110,22 +120,23 @@ mod tests {
         let constants = |mode, annotation, dispatch, tunnel: &Tunnel| {
             let mut constants = NodeConfig::default();
             DirectReturn::checked(mode, annotation, dispatch, tunnel).unwrap().apply(&mut constants);
-            (constants.dsr, constants.dsr_geneve)
+            (constants.dsr, constants.dsr_dispatch)
         };
         assert_eq!(constants("snat", false, "opt", &native), (dsr::NONE, 0));
         assert_eq!(constants("dsr", false, "opt", &native), (dsr::ALL, 0));
         assert_eq!(constants("hybrid", false, "opt", &native), (dsr::BY_SERVICE, 0));
         assert_eq!(constants("dsr", true, "opt", &native), (dsr::BY_SERVICE, 0), "services may choose snat");
         assert_eq!(constants("snat", true, "opt", &native), (dsr::BY_SERVICE, 0));
-        assert_eq!(constants("dsr", false, "ipip", &native), (dsr::NONE, 0), "without programs");
+        assert_eq!(constants("dsr", false, "ipip", &native), (dsr::ALL, dispatch::IPIP));
+        assert_eq!(constants("hybrid", false, "ipip", &native), (dsr::BY_SERVICE, dispatch::IPIP));
         let geneve = tunnel(RoutingMode::Tunnel, Protocol::Geneve);
-        assert_eq!(constants("dsr", false, "geneve", &geneve), (dsr::ALL, 1));
+        assert_eq!(constants("dsr", false, "geneve", &geneve), (dsr::ALL, dispatch::GENEVE));
         assert_eq!(constants("snat", false, "geneve", &native), (dsr::NONE, 0), "not in use");
         let vxlan = tunnel(RoutingMode::Tunnel, Protocol::Vxlan);
-        assert_eq!(constants("snat", true, "ipip", &vxlan), (dsr::NONE, 0));
+        assert_eq!(constants("snat", true, "ipip", &vxlan), (dsr::BY_SERVICE, dispatch::IPIP));
         let answers = |services| {
             let mut constants = NodeConfig::default();
-            DirectReturn { services, geneve: false, icmp: true }.apply(&mut constants);
+            DirectReturn { services, dispatch: dispatch::OPTION, icmp: true }.apply(&mut constants);
             constants.dsr_icmp
         };
         assert_eq!((answers(dsr::ALL), answers(dsr::NONE)), (1, 0));

@@ -13,6 +13,7 @@ use masquerade::MasqueradeConfig;
 use tunnel::Family;
 
 use crate::programs::direct_return::DirectReturn;
+use crate::programs::ipip::Ipip;
 use crate::programs::nat46x64::Translation;
 
 /// The ports of NodePort services without `node-port-range`.
@@ -43,6 +44,8 @@ pub(crate) struct EgressFeatures {
     dynamic_source: bool,
     /// How backends of other nodes reply to clients (`bpf-lb-mode`).
     direct_return: DirectReturn,
+    /// Outer headers of packets to and from the network.
+    pub(crate) ipip: Ipip,
     /// Packets that change the IP family.
     translation: Translation,
 }
@@ -70,12 +73,17 @@ impl EgressFeatures {
             dynamic_source: value("enable-dynamic-source-lookup-nodeport")
                 .is_some_and(|value| value == "true"),
             direct_return: DirectReturn::default(),
+            ipip: Ipip::default(),
             translation: Translation::default(),
         }
     }
 
     pub(crate) fn with_direct_return(self, direct_return: DirectReturn) -> Self {
         Self { direct_return, ..self }
+    }
+
+    pub(crate) fn with_ipip(self, ipip: Ipip) -> Self {
+        Self { ipip, ..self }
     }
 
     pub(crate) fn with_translation(self, translation: Translation) -> Self {
@@ -94,6 +102,7 @@ impl EgressFeatures {
         if self.is_masquerading() || self.nodeport {
             constants.snat_min_port = self.node_ports.1.saturating_add(1);
         }
+        self.ipip.apply(constants);
         if self.nodeport {
             (constants.nodeport_min, constants.nodeport_max) = self.node_ports;
             constants.dynamic_source = self.dynamic_source.into();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bpf::{BpfFs, Collection, MapSpec, ObjectFile, ObjectMap, Program, RawMap, unpin};
-use datapath_abi::{NodeConfig, Pod};
+use datapath_abi::{NodeConfig, Pod, before_services};
 use maps::Maps;
 
 use datapath_api::{DatapathError, Step};
@@ -55,6 +55,9 @@ impl ProgramSet {
         }
         if config.dsr == 0 {
             unused.extend(datapath_object::DSR);
+        }
+        if config.before_services & before_services::IPIP == 0 {
+            unused.extend(datapath_object::IPIP);
         }
         if config.nat46x64 == 0 {
             unused.extend(datapath_object::NAT46X64);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use bpf::{BpfFs, Collection, ObjectFile, ObjectMap, Program, RawMap, UpdateMode, XdpMode, unpin};
-use datapath_abi::{NodeConfig, Pod};
+use datapath_abi::{NodeConfig, Pod, before_services};
 use datapath_api::{DatapathError, Step};
 use datapath_object::xdp;
 use hive::Settings;
@@ -73,7 +73,9 @@ impl Acceleration {
 
     /// Writes the options into the constants of the programs.
     pub(crate) fn apply(&self, constants: &mut NodeConfig) {
-        constants.xdp = self.services.into();
+        if self.services {
+            constants.before_services |= before_services::XDP;
+        }
         constants.xdp_prefilter = self.prefilter.into();
     }
 }
@@ -167,7 +169,7 @@ mod tests {
             let read = Acceleration::checked(mode, services, prefilter, &native).unwrap();
             let mut constants = NodeConfig::default();
             read.apply(&mut constants);
-            (read.mode, read.is_best_effort, constants.xdp, constants.xdp_prefilter)
+            (read.mode, read.is_best_effort, constants.before_services, constants.xdp_prefilter)
         };
         assert_eq!(read("disabled", true, true), (None, false, 0, 0));
         assert_eq!(read("native", true, false), (Some(XdpMode::Native), false, 1, 0));

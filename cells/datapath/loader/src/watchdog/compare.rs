@@ -29,6 +29,7 @@ pub(crate) fn compare(controller: &mut Controller, guarded: bool) -> Result<Vec<
     add(Kind::Pin, lost.pins);
     add(Kind::Network, controller.check_addresses(&mut nl)?);
     add(Kind::Network, controller.check_tunnel(&mut nl)?.into_iter().collect());
+    add(Kind::Network, controller.check_ipip(&mut nl).into_iter().collect());
     for chain in [Chain::HostPackets, Chain::UnknownPods] {
         let desired = match chain {
             // One of the two marks the host's packets; both do for a moment when the other takes over.

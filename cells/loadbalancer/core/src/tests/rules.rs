@@ -257,6 +257,5 @@ fn health_reports_the_replaced_parts_of_kube_proxy() {
     use crate::option_values::{DsrDispatch, LbMode};
     let opt = Some("IP Option/Extension".into());
     assert_eq!(node_port(LbMode::Hybrid, DsrDispatch::Opt), ("Hybrid".into(), opt));
-    // There are no programs of IPIP.
-    assert_eq!(node_port(LbMode::Dsr, DsrDispatch::Ipip), ("SNAT".into(), None));
+    assert_eq!(node_port(LbMode::Dsr, DsrDispatch::Ipip), ("DSR".into(), Some("IPIP".into())));
 }

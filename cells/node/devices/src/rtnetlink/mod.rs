@@ -16,6 +16,7 @@
 //! ```
 
 mod address;
+mod ipip;
 mod link;
 mod neighbor;
 mod route;
@@ -26,6 +27,7 @@ mod tunnel;
 mod vlan;
 
 pub use address::AddressSpec;
+pub use ipip::IpipKind;
 pub(crate) use link::all_links;
 pub use link::{LinkChange, VethPeer, VethSpec};
 pub use neighbor::{NeighborSpec, neighbor_message};

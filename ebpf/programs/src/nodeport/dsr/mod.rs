@@ -6,11 +6,15 @@
 //! connection tracking ([`receive`]), by which [`reply`](super::reply) translates what goes back. This node has no entry
 //! but that of the choice of a backend.
 //!
-//! Packets that get too long for their route by the option are refused ([`too_big`]).
+//! By IPIP ([`ipip`]) a packet keeps the frontend as its destination, and gets an outer header with the backend's address.
+//! The receiver is a machine that removes it, such as a node with [`ipip`](super::ipip).
+//!
+//! Packets that get too long for their route by the option or the outer header are refused ([`too_big`]).
 //!
 //! Uses `conntrack`, `endpoint`, `overlay`, `packet`, `pod` and `snat`.
 
 pub(crate) mod geneve;
+pub(crate) mod ipip;
 pub(crate) mod option;
 #[cfg(not(feature = "xdp"))]
 pub(crate) mod receive;
@@ -53,6 +57,12 @@ pub(crate) trait Dsr: NodePort + Snat {
     /// Returns the frontend that the option of the tunnel names.
     #[cfg(not(feature = "xdp"))]
     fn named_in_tunnel(skb: Skb) -> Option<Socket<Self::Address>>;
+}
+
+/// True if backends of other nodes learn the frontend in this way.
+#[inline(always)]
+pub(crate) fn is_by(way: u8) -> bool {
+    node!(dsr_dispatch) == way
 }
 
 /// True for a service with direct replies of backends on other nodes.

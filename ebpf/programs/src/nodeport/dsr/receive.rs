@@ -3,11 +3,12 @@
 use crate::conntrack::{SYN, dsr, now};
 use crate::host::drop_incoming;
 use crate::monitor::drop::Drop;
-use crate::nodeport::dsr::Dsr;
+use crate::nodeport::dsr::{Dsr, is_by};
 use crate::nodeport::reply;
 use crate::packet::flow::{SCTP, TCP, UDP};
 use crate::packet::skb::Skb;
 use crate::snat::masquerade;
+use datapath_abi::dsr::dispatch;
 use datapath_abi::{file, identity};
 
 const FILE: u8 = file::NODEPORT;
@@ -38,7 +39,7 @@ fn admit<F: Dsr>(skb: Skb) -> Result<bool, Drop> {
     if flow.is_tcp() && flow.tcp_flags() & SYN == 0 {
         return Ok(dsr::keep::<F>(skb, &flow, now));
     }
-    let frontend = if enabled!(dsr_geneve) {
+    let frontend = if is_by(dispatch::GENEVE) {
         F::named_in_tunnel(skb)
     } else {
         let Some(header) = F::header(skb) else { return Ok(false) };

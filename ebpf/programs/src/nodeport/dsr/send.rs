@@ -5,18 +5,21 @@ use crate::host::at_host;
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::Trace;
 use crate::nat::Socket;
-use crate::nodeport::dsr::{Dsr, names_frontend, too_big};
+use crate::nodeport::dsr::ipip::{self, Outer};
+use crate::nodeport::dsr::{Dsr, is_by, names_frontend, too_big};
 use crate::nodeport::fib::Route;
 use crate::nodeport::{NodePort, reply, way};
 use crate::overlay::encapsulate::encapsulate;
 use crate::packet::flow::{Flow, TCP, UDP};
 use crate::packet::skb::Skb;
+use datapath_abi::dsr::dispatch;
 use datapath_abi::trace::{TO_OVERLAY, reason};
 use datapath_abi::{direction, file, mark};
 
 const FILE: u8 = file::NODEPORT;
 
-/// Passes a packet that was translated to a backend of another node to [`send`]. Returns if that program is missing.
+/// Passes a packet that was translated to a backend of another node to [`send`]; by IPIP it is not translated, and has the
+/// backend in place of the frontend. Returns if that program is missing.
 #[inline(always)]
 pub(crate) fn hand_over<F: NodePort>(skb: Skb, frontend: Socket<F::Address>) -> Drop {
     let [a, b, c, d] = F::words(frontend.address);
@@ -31,7 +34,7 @@ pub(crate) fn hand_over<F: NodePort>(skb: Skb, frontend: Socket<F::Address>) -> 
 
 /// Sends a packet to a backend of another node, past the stack.
 #[inline(always)]
-pub(crate) fn send<F: Dsr>(skb: Skb) -> i32 {
+pub(crate) fn send<F: Outer>(skb: Skb) -> i32 {
     match leave::<F>(skb) {
         Ok(verdict) => verdict,
         Err(why) => {
@@ -42,15 +45,18 @@ pub(crate) fn send<F: Dsr>(skb: Skb) -> i32 {
 }
 
 #[inline(always)]
-fn leave<F: Dsr>(skb: Skb) -> Result<i32, Drop> {
+fn leave<F: Outer>(skb: Skb) -> Result<i32, Drop> {
     let words = [skb.cb(1), skb.cb(2), skb.cb(3), skb.cb(4)];
     let frontend = Socket { address: F::from_words(words), port: skb.cb(0) as u16 };
     let flow = reply::flow_of::<F>(skb)?;
+    if is_by(dispatch::IPIP) {
+        return ipip::send::<F>(skb, &flow, frontend.address);
+    }
     let is_named = skb.forget(u64::from(names_frontend(&flow))) != 0;
     way::forward_hop::<F>(skb)?;
     // It must leave as it is.
     skb.set_mark(mark::SNAT_DONE);
-    if enabled!(dsr_geneve) {
+    if is_by(dispatch::GENEVE) {
         return by_tunnel::<F>(skb, &flow, is_named.then_some(frontend));
     }
     if !is_named {

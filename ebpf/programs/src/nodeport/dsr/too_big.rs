@@ -4,12 +4,13 @@
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::metrics;
 use crate::nat::{self, Socket};
-use crate::nodeport::dsr::Dsr;
+use crate::nodeport::dsr::{Dsr, is_by};
 use crate::nodeport::reply;
 use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::Skb;
 use crate::pod::{ndp, no_service};
+use datapath_abi::dsr::dispatch;
 use datapath_abi::{direction, drop, file};
 
 const FILE: u8 = file::NODEPORT;
@@ -50,6 +51,9 @@ pub(crate) fn refuse_ipv6(skb: Skb) -> i32 {
 #[inline(always)]
 fn restore<F: Dsr>(skb: Skb) -> Result<(), Drop> {
     metrics::count(drop::FRAG_NEEDED, direction::EGRESS, FILE, line!() as u16, skb.len());
+    if is_by(dispatch::IPIP) {
+        return Ok(());
+    }
     let words = [skb.cb(1), skb.cb(2), skb.cb(3), skb.cb(4)];
     let frontend = Socket { address: F::from_words(words), port: skb.cb(0) as u16 };
     let mut flow = reply::flow_of::<F>(skb)?;
