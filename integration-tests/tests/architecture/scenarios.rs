@@ -9,14 +9,12 @@ const SCENARIOS: u8 = 90;
 const FOLDERS: [&str; 3] = ["ebpf", "cells/datapath/socket-lb", "cells/loadbalancer"];
 
 /// Scenarios without a test, and why.
-const WITHOUT_TEST: [(&[u8], &str); 8] = [
-    (&[21, 90], "parts of other tests: both scopes, and lookups of routes"),
+const WITHOUT_TEST: [(&[u8], &str); 6] = [
     (&[24], "devices without Ethernet headers are left to the host's stack"),
     (&[25], "no WireGuard"),
     (&[36], "entries without a port are of versions before this agent's first"),
-    (&[55], "affinity is looked up by the same code as by tc"),
+    (&[90], "lookups of routes have no flags here: the kernel resolves neighbours"),
     (&[57, 68, 83, 88], "no egress gateway, no secondary interfaces of clouds, no health datapath"),
-    (&[62, 65, 71, 87], "parts of other tests: echoes and marks of the host, path MTUs, other protocols"),
     (
         &[78, 79],
         "redirect policies are tested at sockets, the proxy of a service at devices without a hairpin",

@@ -113,6 +113,35 @@ fn the_host_reaches_what_policy_allows() -> Result<()> {
     Ok(())
 }
 
+/// Scenario 87: reports of group members (IGMP) are subject to the host's policy with `enable-extended-ip-protocols`, and
+/// of an unknown protocol without.
+#[test]
+fn other_protocols_of_the_host_are_subject_to_its_policy_if_they_are_tracked() -> Result<()> {
+    test_kit::require_root!();
+    const IGMP: u8 = 2;
+    let (host, outside) = (IpAddr::from(HOST_V4), IpAddr::from(OUTSIDE_V4));
+    let report = |from, to| ip(from, to, IGMP, &[0x16, 0, 0, 0, 239, 1, 2, 3]);
+    let rows = |is_allowed: bool| -> Vec<PolicyRow> {
+        let kinds = [(IN, PEER), (OUT, PEER)].map(|(way, peer)| row(way, peer, IGMP, None, Kind::Allow(0)));
+        if is_allowed { kinds.to_vec() } else { Vec::new() }
+    };
+    for (extended_protocols, is_allowed, expected) in
+        [(1, true, None), (1, false, DENIED), (0, true, Some(drop::CT_UNKNOWN_L4_PROTOCOL))]
+    {
+        let config = NodeConfig { extended_protocols, ..config() };
+        let mut datapath = node(&config, &rows(is_allowed))?;
+        let why = datapath.dropped(direction::EGRESS, |datapath| {
+            datapath.run_with(TO_NETDEV, &report(host, outside), Incoming::of_host())
+        })?;
+        assert_eq!(why, expected, "sent, {extended_protocols} {is_allowed}");
+        let mut datapath = node(&config, &rows(is_allowed))?;
+        let why = datapath
+            .dropped(direction::INGRESS, |datapath| datapath.run(FROM_NETDEV, &report(outside, host)))?;
+        assert_eq!(why, expected, "received, {extended_protocols} {is_allowed}");
+    }
+    Ok(())
+}
+
 #[test]
 fn pods_reach_the_host_by_its_policy() -> Result<()> {
     test_kit::require_root!();

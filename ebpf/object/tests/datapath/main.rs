@@ -3,6 +3,7 @@
 
 mod auth;
 mod configurations;
+mod conflicts;
 mod conntrack;
 mod counts;
 mod denied;

@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 
 const MIN_PORT: u16 = 32768;
 
-fn config() -> NodeConfig {
+pub(crate) fn config() -> NodeConfig {
     NodeConfig {
         masquerade_ipv4: 1,
         masquerade_ipv6: 1,
@@ -26,7 +26,7 @@ fn config() -> NodeConfig {
 }
 
 /// The addresses of the device behind [`IFINDEX`]; the pods' range is excluded.
-fn addresses() -> MasqueradeAddresses {
+pub(crate) fn addresses() -> MasqueradeAddresses {
     MasqueradeAddresses {
         ipv4: ipv4_word(HOST_V4),
         excluded_ipv4: ipv4_word([10, 0, 0, 0].into()),
@@ -39,19 +39,19 @@ fn addresses() -> MasqueradeAddresses {
 }
 
 /// A row of the NAT map: flags, source, destination, new socket, `needs_ct`.
-type NatRow = (u8, SocketAddr, SocketAddr, SocketAddr, u64);
+pub(crate) type NatRow = (u8, SocketAddr, SocketAddr, SocketAddr, u64);
 
-struct Node {
-    datapath: Datapath,
+pub(crate) struct Node {
+    pub(crate) datapath: Datapath,
     family: Family,
 }
 
 impl Node {
-    fn new(family: Family) -> Result<Self> {
+    pub(crate) fn new(family: Family) -> Result<Self> {
         Self::with(family, &config())
     }
 
-    fn with(family: Family, config: &NodeConfig) -> Result<Self> {
+    pub(crate) fn with(family: Family, config: &NodeConfig) -> Result<Self> {
         let mut datapath = Datapath::with_pods(config)?;
         datapath.put::<4, 64>("ep_masquerade", &IFINDEX, &addresses())?;
         Ok(Self { datapath, family })
@@ -61,36 +61,36 @@ impl Node {
         self.datapath.put::<4, 64>("ep_masquerade", &IFINDEX, addresses)
     }
 
-    fn host(&self) -> IpAddr {
+    pub(crate) fn host(&self) -> IpAddr {
         if self.family == Family::V4 { HOST_V4.into() } else { HOST_V6.into() }
     }
 
-    fn peer(&self) -> SocketAddr {
+    pub(crate) fn peer(&self) -> SocketAddr {
         SocketAddr::new(self.family.outside(), 443)
     }
 
-    fn pod(&self, port: u16) -> SocketAddr {
+    pub(crate) fn pod(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.family.client().ip(), port)
     }
 
     /// A packet of a pod as it leaves by the device.
-    fn leaves(&self, packet: &[u8]) -> Result<Outcome> {
+    pub(crate) fn leaves(&self, packet: &[u8]) -> Result<Outcome> {
         let mark = mark::with_identity(mark::IDENTITY, A.identity);
         let incoming = Incoming { mark, ingress_ifindex: A.ifindex, ..Incoming::default() };
         self.datapath.run_with(TO_NETDEV, &frame(A.node_mac, A.mac, packet), incoming)
     }
 
     /// A packet of the host as it leaves by the device.
-    fn leaves_host(&self, packet: &[u8]) -> Result<Outcome> {
+    pub(crate) fn leaves_host(&self, packet: &[u8]) -> Result<Outcome> {
         self.datapath.run_with(TO_NETDEV, &frame(A.node_mac, A.mac, packet), Incoming::of_host())
     }
 
-    fn enters(&self, packet: &[u8]) -> Result<Outcome> {
+    pub(crate) fn enters(&self, packet: &[u8]) -> Result<Outcome> {
         self.datapath.run(FROM_NETDEV, &frame(A.node_mac, A.mac, packet))
     }
 
     /// Sends a packet of the pod's port, which must leave translated; returns the socket that it comes from.
-    fn translated(&self, from: SocketAddr, to: SocketAddr, protocol: u8) -> Result<SocketAddr> {
+    pub(crate) fn translated(&self, from: SocketAddr, to: SocketAddr, protocol: u8) -> Result<SocketAddr> {
         let outcome = self.leaves(&segment(from, to, protocol, SYN))?;
         let seen = seen(&outcome.packet);
         anyhow::ensure!(outcome.verdict == PASS && seen.checksums, "{from} to {to}: {outcome:?}");
@@ -110,8 +110,16 @@ impl Node {
         Ok(seen.destination)
     }
 
+    /// The number of entries of connection tracking for protocols other than TCP.
+    pub(crate) fn connections(&mut self) -> Result<usize> {
+        Ok(match self.family {
+            Family::V4 => self.datapath.rows::<14, 56>("cilium_ct_any4_global")?.len(),
+            Family::V6 => self.datapath.rows::<38, 56>("cilium_ct_any6_global")?.len(),
+        })
+    }
+
     /// The rows of the NAT map.
-    fn rows(&mut self) -> Result<Vec<NatRow>> {
+    pub(crate) fn rows(&mut self) -> Result<Vec<NatRow>> {
         let mut rows: Vec<_> = match self.family {
             Family::V4 => {
                 let rows = self.datapath.rows::<14, 40>("cilium_snat_v4_external")?.into_iter();
@@ -177,7 +185,7 @@ impl Node {
     }
 }
 
-fn echo(family: Family, from: IpAddr, to: IpAddr, reply: bool, id: u16) -> Vec<u8> {
+pub(crate) fn echo(family: Family, from: IpAddr, to: IpAddr, reply: bool, id: u16) -> Vec<u8> {
     let kind = match (family, reply) {
         (Family::V4, false) => 8,
         (Family::V4, true) => 0,
@@ -188,7 +196,7 @@ fn echo(family: Family, from: IpAddr, to: IpAddr, reply: bool, id: u16) -> Vec<u
     family.icmp_packet(from, to, vec![kind, 0, 0, 0, high, low, 0, 1, 1, 2, 3])
 }
 
-fn echo_id(frame: &[u8]) -> u16 {
+pub(crate) fn echo_id(frame: &[u8]) -> u16 {
     let at = l4_offset(frame) + 4;
     u16::from_be_bytes([frame[at], frame[at + 1]])
 }
@@ -304,7 +312,7 @@ fn a_lost_row_is_restored_from_the_other() -> Result<()> {
 }
 
 /// What a router has to say about a pod's packet: the frame of it that the router has seen.
-fn error_about(family: Family, router: IpAddr, frame: &[u8], bytes: usize) -> Vec<u8> {
+pub(crate) fn error_about(family: Family, router: IpAddr, frame: &[u8], bytes: usize) -> Vec<u8> {
     let packet = &frame[14..];
     let (source, _) = crate::l4::addresses(packet);
     let quoted = &packet[..packet.len().min(bytes)];

@@ -14,6 +14,7 @@ use datapath_abi::{
     DIRECT_ROUTING, MAGLEV_TEMPLATE_SIZE, MasqueradeAddresses, NodeConfig, Pod as Plain, PrefilterKey4,
     PrefilterKey6, before_services, direction, drop, dsr, ipv4_word, ipv6_words, lb_flag, lb_flag2, metric,
 };
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use test_kit::NetNs;
 
@@ -293,6 +294,32 @@ fn packets_leave_by_another_device_with_xdp() -> Result<()> {
             assert_eq!(entry.arrive(&datagram(family, MTU))?.verdict, XDP_REDIRECT);
             entry.leaves(&datagram(family, MTU + 1))?;
         }
+        Ok(())
+    })
+}
+
+/// Scenario 55: a client with affinity has one backend, whatever its port.
+#[test]
+fn a_client_with_affinity_has_one_backend() -> Result<()> {
+    test_kit::require_root!();
+    cases(|family, protocol| {
+        let backends = [8081, 8082, 8083].map(|port| SocketAddr::new(family.remote().ip(), port));
+        let mut entry = Entry::new(&config(), family, protocol, &backends)?;
+        let reached = |entry: &Entry, ports: std::ops::Range<u16>| -> Result<BTreeSet<SocketAddr>> {
+            let packets = ports
+                .map(|port| segment(SocketAddr::new(family.outside(), port), family.vip(), protocol, SYN));
+            packets.map(|packet| Ok(seen_at(&entry.sends_back(&packet)?).destination)).collect()
+        };
+        assert!(reached(&entry, 40_000..40_040)?.len() > 1, "{family:?}: the control");
+        entry.node.set_affinity(3600)?;
+        entry.node.set_first_word(NODE_PORT | lb_flag::SESSION_AFFINITY, 3600)?;
+        let one = reached(&entry, 41_000..41_040)?;
+        assert_eq!(one.len(), 1, "{family:?}");
+        // A backend that affinity has left for the client is not the one any more.
+        let left = *one.first().unwrap();
+        entry.node.refuse_affinity(left)?;
+        let others = reached(&entry, 42_000..42_040)?;
+        assert!(others.iter().any(|backend| *backend != left), "{family:?}");
         Ok(())
     })
 }
