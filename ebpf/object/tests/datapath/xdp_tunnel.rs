@@ -151,3 +151,37 @@ fn direct_server_return_by_geneve_names_the_frontend_in_the_tunnel() -> Result<(
         Ok(())
     })
 }
+
+/// With `routing-mode=hybrid` subnets of one group are native for pods alone: what the node translates leaves by the
+/// tunnel, whoever the client is, and XDP writes what the device's program would send.
+#[test]
+fn with_hybrid_routing_requests_at_devices_leave_by_the_tunnel() -> Result<()> {
+    test_kit::require_root!();
+    let node_ip = IpAddr::from([192, 0, 2, 7]);
+    cases(|family, protocol| {
+        let config = NodeConfig { hybrid: 1, ..tunnel() };
+        let (backend, row) = (family.remote(), behind(REMOTE_IDENTITY, node_ip, 0));
+        let mut by_tc = crate::nodeport_remote::Entry::new(&config, family, protocol)?;
+        by_tc.node.datapath.set_ipcache(backend.ip(), &row)?;
+        for ip in [backend.ip(), family.outside(), family.host(0).ip(), family.router(0).ip()] {
+            by_tc.node.datapath.set_subnet(ip, 24, 1)?;
+        }
+        let request = by_tc.request(by_tc.client(50000));
+        let sent = by_tc.arrive(&request)?;
+        let ends = |seen: Seen| (seen.source, seen.destination, seen.checksums);
+        let expected = (family.router(50000), backend, true);
+        assert_eq!((sent.verdict, ends(seen_at(&sent))), (REDIRECT, expected), "{family:?} {protocol}");
+
+        let config = NodeConfig { before_services: before_services::XDP, ..config };
+        let mut by_xdp = Entry::remote(&config, family, protocol)?;
+        by_xdp.node.datapath.set_ipcache(backend.ip(), &row)?;
+        let outcome = by_xdp.arrive(&request)?;
+        assert_eq!(outcome.verdict, XDP_TX, "{family:?} {outcome:?}");
+        let outer = outer(&outcome.packet, 8);
+        assert_eq!(outer.addresses, (HOST_V4.into(), node_ip));
+        assert_eq!(ends(seen(&outer.inner)), expected);
+        // The same packet within, but for its MAC addresses.
+        assert_eq!(outer.inner[14..], sent.packet[14..], "{family:?} {protocol}");
+        Ok(())
+    })
+}
