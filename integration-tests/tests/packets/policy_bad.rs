@@ -100,8 +100,20 @@ fn a_broken_object_leaves_its_last_good_version_in_force_and_the_rest_applies() 
 #[test]
 fn an_endpoint_whose_map_is_full_is_denied_wholly_and_recovers() {
     require_root!();
+    full_map(false);
+}
+
+#[test]
+fn an_endpoint_in_lockdown_drops_packets_as_denied_by_rules_and_recovers() {
+    require_root!();
+    full_map(true);
+}
+
+/// Fills the map of an endpoint, with and without `enable-endpoint-lockdown-on-policy-overflow`.
+fn full_map(lockdown: bool) {
     let mut node = Node::new();
     node.config.insert("bpf-policy-map-max".into(), "256".into());
+    node.config.insert("enable-endpoint-lockdown-on-policy-overflow".into(), lockdown.to_string());
     node.config.insert("prometheus-serve-addr".into(), "127.0.0.1:9962".into());
     node.start();
     let few = policy("server", "few", json!({"ingress": [from("friend")]}));
@@ -121,6 +133,15 @@ fn an_endpoint_whose_map_is_full_is_denied_wholly_and_recovers() {
         let line = metrics.lines().find(|line| line.starts_with("cilium_policy_endpoints_overflowed"));
         line.map(|line| line.rsplit(' ').next().unwrap().to_owned())
     };
+    // Packets that deny rows have dropped, in both directions.
+    let denied = || {
+        let metrics = node.host().run(metrics).unwrap();
+        let dropped = metrics.lines().filter(|line| {
+            line.starts_with("cilium_drop_count_total{") && line.contains("\"Policy denied by denylist\"")
+        });
+        dropped.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64).sum::<u64>()
+    };
+    assert_eq!(denied(), 0);
     node.apply("policy.yaml", &many.to_string());
     wait_until("the table reports the full map", LIMIT, || {
         row(&node, "endpoint-policies", &["Full", "bpf-policy-map-max"]).is_some()
@@ -129,6 +150,7 @@ fn an_endpoint_whose_map_is_full_is_denied_wholly_and_recovers() {
     assert!(!passes(&server, &friend, friend.ipv4), "also what it sends\n{}", node.log());
     assert!(passes(&other, &friend, friend.ipv4), "others go on\n{}", node.log());
     assert_eq!(overflowed().as_deref(), Some("1"));
+    assert_eq!(denied() > 0, lockdown, "{}", node.host().run(metrics).unwrap());
 
     node.apply("policy.yaml", &few.to_string());
     node.wait_rules("version", &["few"]);

@@ -85,7 +85,9 @@ fn shared(p: SharedParams) -> anyhow::Result<Arc<Shared>> {
         records.run("last-good-policies", &p.lifecycle, &p.jobs, &p.health);
         Keep::new(records)
     });
-    Ok(Arc::new(Shared::new(Core::new(settings, p.datapath, p.proxies), keep)))
+    let lockdown = p.config.enable_endpoint_lockdown_on_policy_overflow;
+    let core = Core::new(settings, p.datapath, p.proxies).with_lockdown(lockdown);
+    Ok(Arc::new(Shared::new(core, keep)))
 }
 
 #[derive(Params)]

@@ -31,6 +31,10 @@ pub struct PolicyConfig {
     /// How often policy maps are compared with what they shall be, 0 for never
     #[flag(default = "15m", hidden, live)]
     pub bpf_policy_map_full_reconciliation_interval: Duration,
+    /// Deny all traffic of endpoints whose policy does not fit into their map by entries of the map, so that drops are
+    /// counted as such of deny rules; without it their maps are empty
+    #[flag(default = false)]
+    pub enable_endpoint_lockdown_on_policy_overflow: bool,
     /// Fill level of a policy map from which on it is exported as a metric, 0.1 for ten percent
     #[flag(default = 0.1, live)]
     pub bpf_policy_map_pressure_metrics_threshold: f64,

@@ -31,8 +31,8 @@
 //! ```
 //!
 //! **Differences from Cilium.** Changes are not delayed to be coalesced (`policy-trigger-interval`). A full map always
-//! denies all traffic of its endpoint (`enable-endpoint-lockdown-on-policy-overflow`); a part of a policy is never
-//! enforced. An object with an invalid rule is listed with its problems. Objects of one name from two sources are one
+//! denies all traffic of its endpoint; `enable-endpoint-lockdown-on-policy-overflow` has it do so by entries, as in
+//! Cilium, instead of by their absence: a part of a policy is never enforced. An object with an invalid rule is listed with its problems. Objects of one name from two sources are one
 //! entry of the repository with the rules of both. Only the policy engine knows the labels of
 //! CIDR groups: the API lists identities of prefixes without them.
 

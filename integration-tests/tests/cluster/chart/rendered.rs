@@ -114,7 +114,8 @@ fn value_sets() -> Vec<(&'static str, Value)> {
         ),
         (
             "policy",
-            json!({"policyCIDRMatchMode": ["nodes"], "policyDenyResponse": "icmp", "policyEnforcementMode": "always"}),
+            json!({"policyCIDRMatchMode": ["nodes"], "policyDenyResponse": "icmp", "policyEnforcementMode": "always",
+                "endpointLockdownOnMapOverflow": true}),
         ),
         ("the agent alone", json!({"operator": {"enabled": false}})),
         ("the operator alone", json!({"agent": false, "operator": {"skipCRDCreation": true}})),

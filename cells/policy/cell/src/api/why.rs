@@ -322,10 +322,12 @@ impl Decision {
         port: u16,
         found: Option<(RowKey, PolicyEntry)>,
     ) {
-        let resolved =
-            state.core.computed(self.endpoint).and_then(|(_, computed)| computed.resolved.as_ref());
-        let Some(resolved) = resolved else {
-            self.differs = !self.allowed && found.is_some();
+        let computed = state.core.computed(self.endpoint).map(|(_, computed)| computed);
+        let Some(resolved) = computed.and_then(|computed| computed.resolved.as_ref()) else {
+            let is_foreign = |(key, entry): (RowKey, PolicyEntry)| {
+                computed.is_none_or(|computed| computed.rows.get(&key) != Some(&entry))
+            };
+            self.differs = !self.allowed && found.is_some_and(is_foreign);
             let pending = "its policy has not been computed: not all sources have been read";
             let error = row.and_then(|row| row.error.as_deref());
             self.reason = error.unwrap_or(pending).to_owned();

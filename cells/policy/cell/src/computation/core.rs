@@ -37,7 +37,7 @@ type ComputedId = u64;
 pub(crate) struct Computed {
     /// `None` if there are too many rows. Shared with the rows of endpoints.
     pub(crate) resolved: Option<Arc<Resolved>>,
-    /// The desired map entries; empty if there are too many.
+    /// The desired map entries; if there are too many, those of [`Limit::rows_when_full`].
     pub(crate) rows: Arc<Rows>,
     enforced: [bool; 2],
     counts: [RowCounts; 2],
@@ -80,6 +80,13 @@ impl Fault {
             | Fault::NoProxy(text) => text,
         }
     }
+}
+
+/// The capacity of policy maps.
+struct Limit {
+    rows: usize,
+    /// The rows of a map that the rows of its rules do not fit into, with their counts: they deny everything.
+    rows_when_full: (Arc<Rows>, [RowCounts; 2]),
 }
 
 /// An endpoint and the rows of its map.
@@ -156,6 +163,7 @@ pub(crate) struct Core {
     keep_prefixes: bool,
     /// Whether outcomes have the rules behind the rows.
     keep_decisions: Arc<AtomicBool>,
+    limit: Limit,
 }
 
 impl Core {
@@ -166,8 +174,10 @@ impl Core {
     ) -> Core {
         let engine = Engine::new(settings);
         let change = Change { revision: engine.revision(), ..Change::default() };
+        let limit = Limit { rows: datapath.policy_capacity(), rows_when_full: <_>::default() };
         Core {
             engine,
+            limit,
             datapath,
             proxies,
             ready: Arc::default(),
@@ -179,6 +189,13 @@ impl Core {
             keep_prefixes: false,
             keep_decisions: Arc::default(),
         }
+    }
+
+    /// Has full maps deny by entries (`enable-endpoint-lockdown-on-policy-overflow`) instead of by their absence.
+    pub(crate) fn with_lockdown(mut self, lockdown: bool) -> Core {
+        let rows: Rows = lockdown.then(lockdown_rows).into_iter().flatten().collect();
+        self.limit.rows_when_full = (Arc::new(rows.clone()), counts(&rows));
+        self
     }
 
     /// Returns the switch of the rules in outcomes, which is off at first.
@@ -341,7 +358,7 @@ impl Core {
                 let before = self.computed.get(id).filter(|before| before.is_usable())?;
                 redirects::add(&mut wanted, *endpoint_id, &before.redirects, &self.ready);
                 let both = computed.rows.with_verdicts_of(&before.rows, &change.peers);
-                (both.len() <= self.datapath.policy_capacity()).then(|| Arc::new(both))
+                (both.len() <= self.limit.rows).then(|| Arc::new(both))
             });
             // After those of the former identity: the rules of the new one count.
             redirects::add(&mut wanted, *endpoint_id, &computed.redirects, &self.ready);
@@ -422,7 +439,6 @@ impl Core {
         });
         let current: HashSet<Audience> = subjects.flatten().map(audience).collect();
         self.audiences.retain(|audience, _| current.contains(audience));
-        let capacity = self.datapath.policy_capacity();
         let mut refreshed: HashSet<ComputedId> = HashSet::new();
         let mut unknown: Vec<Audience> = Vec::new();
         for audience in current {
@@ -435,7 +451,7 @@ impl Core {
                     }
                     if computed.resolved.is_some() {
                         refreshed.insert(id);
-                        computed.refresh(&self.engine, &change.peers, &audience.ports, capacity);
+                        computed.refresh(&self.engine, &change.peers, &audience.ports, &self.limit);
                     } else {
                         unknown.push(audience);
                     }
@@ -443,14 +459,14 @@ impl Core {
                 _ => unknown.push(audience),
             }
         }
-        self.resolve_all(unknown, capacity);
+        self.resolve_all(unknown);
         let used: HashSet<ComputedId> = self.audiences.values().copied().collect();
         self.computed.retain(|id, _| used.contains(id));
     }
 
     /// Resolves the rows of these audiences, once per basis. Equal rows are interned, so that a plan between two sets
     /// of rows is computed once, and maps whose rows are unchanged are not written.
-    fn resolve_all(&mut self, audiences: Vec<Audience>, capacity: usize) {
+    fn resolve_all(&mut self, audiences: Vec<Audience>) {
         let mut made: HashMap<(Basis, NamedPorts), ComputedId> = HashMap::new();
         let mut shared: HashSet<Arc<Rows>> = match audiences.is_empty() {
             true => HashSet::new(),
@@ -461,7 +477,7 @@ impl Core {
             let key = self.engine.basis(audience.identity).map(|basis| (basis, audience.ports.clone()));
             let id = key.as_ref().and_then(|key| made.get(key)).copied().unwrap_or_else(|| {
                 let old = self.audiences.get(&audience).and_then(|id| self.computed.get(id));
-                let mut new = Computed::resolve(&self.engine, &audience, capacity, old);
+                let mut new = Computed::resolve(&self.engine, &audience, &self.limit, old);
                 match shared.get(&new.rows) {
                     Some(same) => new.rows = same.clone(),
                     None => drop(shared.insert(new.rows.clone())),
@@ -494,13 +510,13 @@ impl Core {
 }
 
 impl Computed {
-    fn resolve(engine: &Engine, audience: &Audience, capacity: usize, old: Option<&Computed>) -> Computed {
+    fn resolve(engine: &Engine, audience: &Audience, limit: &Limit, old: Option<&Computed>) -> Computed {
         let filters = engine.filters(audience.identity);
         let filters = match old {
             Some(old) if *old.filters == filters => old.filters.clone(),
             _ => Arc::new(filters),
         };
-        match engine.resolve(audience.identity, &audience.ports, capacity) {
+        match engine.resolve(audience.identity, &audience.ports, limit.rows) {
             Ok(resolved) => {
                 let rows: Arc<Rows> = Arc::new(resolved.rows.iter().map(kernel_row).collect());
                 let enforced = [resolved.ingress_enforced, resolved.egress_enforced];
@@ -520,7 +536,7 @@ impl Computed {
                 }
             }
             Err(ResolveError::Conflict(conflict)) => Computed::conflict(&conflict.to_string(), old),
-            Err(error) => Computed::denied(error, filters),
+            Err(error) => Computed::denied(error, filters, limit),
         }
     }
 
@@ -568,13 +584,13 @@ impl Computed {
         }
     }
 
-    fn refresh(&mut self, engine: &Engine, peers: &[u32], ports: &NamedPorts, capacity: usize) {
+    fn refresh(&mut self, engine: &Engine, peers: &[u32], ports: &NamedPorts, limit: &Limit) {
         if self.filters.redirects_depend_on_peers() {
             self.redirects = engine.redirects(&self.filters, ports);
         }
         let Some(resolved) = &mut self.resolved else { return };
         // Copied if rows of endpoints have it.
-        match engine.refresh(Arc::make_mut(resolved), peers, capacity) {
+        match engine.refresh(Arc::make_mut(resolved), peers, limit.rows) {
             Ok(changes) if changes.is_empty() => {}
             Ok(changes) => {
                 // Endpoints share these rows as the content of their maps: change a copy.
@@ -591,13 +607,12 @@ impl Computed {
                 self.rows = Arc::new(rows);
                 self.counts = counts(&self.rows);
             }
-            Err(error) => *self = Computed::denied(error, self.filters.clone()),
+            Err(error) => *self = Computed::denied(error, self.filters.clone(), limit),
         }
     }
 
-    /// Returns an empty set of rows, which denies everything: a subset of the rows could allow traffic that the rest
-    /// denies.
-    fn denied(error: ResolveError, filters: Arc<Filters>) -> Computed {
+    /// Returns rows that deny everything: a subset of the rows of the rules could allow traffic that the rest denies.
+    fn denied(error: ResolveError, filters: Arc<Filters>, limit: &Limit) -> Computed {
         let reason = match error {
             ResolveError::TooManyRows { needed, limit } => format!(
                 "the policy needs {needed} rows and the policy map holds {limit}; the endpoint is denied wholly until \
@@ -605,7 +620,8 @@ impl Computed {
             ),
             other => other.to_string(),
         };
-        Computed { fault: Some(Fault::Full(reason.into())), ..Computed::nothing(filters) }
+        let (rows, counts) = limit.rows_when_full.clone();
+        Computed { rows, counts, fault: Some(Fault::Full(reason.into())), ..Computed::nothing(filters) }
     }
 }
 
@@ -644,6 +660,12 @@ fn counts(rows: &Rows) -> [RowCounts; 2] {
         *(if entry.deny() { &mut side.deny } else { &mut side.allow }) += 1;
     }
     counts
+}
+
+/// Returns the rows of an endpoint in lockdown, as in Cilium: a deny of the highest precedence for each direction.
+fn lockdown_rows() -> impl Iterator<Item = (RowKey, PolicyEntry)> {
+    let deny = PolicyEntry { flags: policy_flag::DENY, precedence: u32::MAX, ..PolicyEntry::default() };
+    [false, true].into_iter().map(move |egress| (RowKey::new(egress, 0, 0, 0), deny))
 }
 
 /// Returns the map entry of a row of the engine.

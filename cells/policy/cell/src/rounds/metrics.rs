@@ -180,7 +180,7 @@ impl Collector for Scrape {
             ConstGauge::new(count as i64).encode(family.encode_family(&[("enforcement", enforcement)])?)?;
         }
         let capacity = self.datapath.policy_capacity().max(1) as f64;
-        // The rows of a full map do not fit, so it contains none.
+        // The rows of a full map do not fit, so it contains none of them.
         let level = |row: &EndpointPolicy| match row.state {
             RealizationState::Full => 1.0,
             _ => {

@@ -132,7 +132,7 @@ impl Outcome {
         };
         let decisions = match self.state {
             RealizationState::Realized => self.decisions.clone(),
-            // No rule decides: the map is empty.
+            // No rule decides: the map denies everything.
             RealizationState::Full => Decisions::default(),
             _ => row.decisions.clone(),
         };

@@ -87,6 +87,12 @@ impl World {
 
     /// Starts the cell with these dependencies.
     pub(crate) async fn start(&self) -> Agent {
+        self.start_with(&[]).await
+    }
+
+    /// Starts the cell with these options.
+    pub(crate) async fn start_with(&self, options: &[(&str, &str)]) -> Agent {
+        let settings = options;
         let ipcache_map: Arc<dyn ipcache::IpcacheMap> = self.ipcache.clone();
         let datapath = self.datapath.clone();
         let options = Arc::new(self.options.reader());
@@ -129,6 +135,9 @@ impl World {
             }),
         ];
         let mut hive = TestHive::new(neighbours);
+        for (key, value) in settings {
+            hive = hive.set(key, value);
+        }
         hive.start().await;
         let policies = (*hive.get::<Policies>()).clone();
         Agent { hive, policies, surfaces }

@@ -1,7 +1,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use datapath_abi::{PolicyEntry, PolicyKey};
+use datapath_abi::{PolicyEntry, PolicyKey, policy_flag};
+use datapath_api::Datapath as _;
 use datapath_api::testing::Call;
 use hive::prelude::*;
 use policy::{NotRealized, ObjectState, RealizationState, Verdict};
@@ -164,6 +165,55 @@ async fn a_full_map_denies_only_its_endpoint_is_reported_and_recovers() {
     assert!(world.ingress(7, client.identity, TCP | 81));
     assert!(agent.policies.realized(7).await.is_ok());
     assert_eq!(agent.row(7).error, None);
+    assert!(world.metrics.text().contains("cilium_policy_endpoints_overflowed 0"));
+    agent.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_in_lockdown_is_denied_by_entries_until_its_policy_fits() {
+    let mut world = World::new();
+    world.fake.set_policy_capacity(8);
+    world.write(&[("web", allow("web", "client", 80))], true);
+    let agent = world.start_with(&[("enable-endpoint-lockdown-on-policy-overflow", "true")]).await;
+    let (web, db, client) = (world.pod(7, "web"), world.pod(8, "db"), world.subject(9, "client"));
+    for subject in [&web, &db] {
+        agent.policies.enforce(subject.clone());
+        agent.policies.realized(subject.endpoint).await.unwrap();
+    }
+    let many = |first: u16| {
+        let mut many = allow("web", "client", 80);
+        let ports = (0..9).map(|n| json!({"port": (first + 2 * n).to_string(), "protocol": "TCP"}));
+        many["ingress"][0]["toPorts"][0]["ports"] = ports.collect::<Vec<_>>().into();
+        many
+    };
+    world.write(&[("web", many(1))], false);
+    agent.hive.until("the lockdown", || agent.row(7).state == RealizationState::Full).await;
+
+    // Cilium's entries: a deny of the highest precedence, for each direction.
+    let deny = PolicyEntry { flags: policy_flag::DENY, precedence: u32::MAX, ..PolicyEntry::default() };
+    let lockdown = [(PolicyKey::any(false), deny), (PolicyKey::any(true), deny)];
+    let mut rows = world.fake.policy_rows(7).unwrap();
+    rows.sort_by_key(|(key, _)| key.egress);
+    assert_eq!(rows, lockdown);
+    assert_eq!(world.rows(7).verdict(false, client.identity, TCP | 80), Verdict::Deny);
+    assert_eq!(world.rows(7).verdict(true, client.identity, TCP | 80), Verdict::Deny);
+    assert!(world.ingress(8, client.identity, TCP | 80), "others are not touched");
+    let row = agent.row(7);
+    assert_eq!((row.ingress.allow, row.ingress.deny, row.egress.deny), (0, 1, 1), "{row:?}");
+    let text = world.metrics.text();
+    assert!(text.contains("cilium_policy_endpoints_overflowed 1"), "{text}");
+    assert!(text.contains("cilium_bpf_map_pressure{map_name=\"cilium_policy_v2_*\"} 1"), "{text}");
+
+    // Another policy that does not fit either, or an identity that comes, changes nothing.
+    let calls = policy_calls(&world).len();
+    world.write(&[("web", many(101))], false);
+    agent.hive.until("the next revision", || agent.row(7).revision == 3).await;
+    world.subject(10, "other");
+    assert_eq!((policy_calls(&world).len(), agent.row(7).state), (calls, RealizationState::Full));
+
+    world.write(&[("web", allow("web", "client", 81))], false);
+    agent.hive.until("the map to fit again", || agent.row(7).state == RealizationState::Realized).await;
+    assert!(world.ingress(7, client.identity, TCP | 81) && !world.ingress(7, client.identity, TCP | 80));
     assert!(world.metrics.text().contains("cilium_policy_endpoints_overflowed 0"));
     agent.end().await;
 }
