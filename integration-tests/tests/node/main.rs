@@ -18,6 +18,7 @@ mod memory_limit;
 mod mtu;
 mod pictures;
 mod playground_nodes;
+mod policy_samples;
 mod privileges;
 mod recorded_metrics;
 mod rest;

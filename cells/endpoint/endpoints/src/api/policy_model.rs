@@ -17,9 +17,9 @@ pub(crate) struct PolicyView {
     enabled: &'static str,
     /// The revision computed last, and the realized one.
     revisions: [u64; 2],
-    /// Peers that map entries allow, by direction; zero for all.
+    /// Peers that map entries for all ports allow, by direction; zero for all.
     allowed: [BTreeSet<u32>; 2],
-    /// Peers that map entries deny.
+    /// Peers that such entries deny.
     denied: [BTreeSet<u32>; 2],
     /// The rules of each of the revisions.
     filters: [Arc<Filters>; 2],
@@ -61,7 +61,9 @@ impl PolicyView {
             );
         }
         // A map that does not exist yet has no entries.
-        for (key, entry) in context.datapath.policy_rows(endpoint.record.id).unwrap_or_default() {
+        let rows = context.datapath.policy_rows(endpoint.record.id).unwrap_or_default();
+        // As in Cilium, peers of single ports are in the rules only.
+        for (key, entry) in rows.into_iter().filter(|(key, _)| key.dport == 0) {
             let peers = if entry.deny() { &mut view.denied } else { &mut view.allowed };
             peers[usize::from(key.egress == 1)].insert(key.sec_label);
         }
