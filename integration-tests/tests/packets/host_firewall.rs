@@ -7,6 +7,9 @@ use integration_tests::{Node, Pod};
 use serde_json::{Value, json};
 use test_kit::{NetNs, UdpFlow, require_root, wait_until};
 
+use crate::nodeport::{State, both, frontends, serve, world_asks};
+use crate::services::serve_at;
+
 const LIMIT: Duration = Duration::from_secs(60);
 /// Sufficient time for a connection that is allowed.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -15,6 +18,9 @@ const WORLD: [&str; 2] = [Node::WORLD_IPV4, Node::WORLD_IPV6];
 /// Ports that the policy allows, and their twins.
 const ALLOWED: u16 = 7000;
 const DENIED: u16 = 7001;
+/// A port of a service at the node, and that of its backends.
+const NODE_PORT: u16 = 30_080;
+const BACKEND_PORT: u16 = 8080;
 /// How often the policy is replaced.
 const REPLACEMENTS: usize = 40;
 
@@ -116,4 +122,86 @@ fn nodes_are_subject_to_their_policy() {
     wait_until("all ports are open again", LIMIT, || {
         pairs(&node, &pod).into_iter().all(|(_, ns, to)| connects(ns, to, DENIED))
     });
+}
+
+/// Allows what is not from the world, and these ports of the node from everywhere.
+fn ports_policy(ports: &[u16]) -> Value {
+    let of = |port: &u16| {
+        let [tcp, udp] =
+            ["TCP", "UDP"].map(|protocol| json!({"port": port.to_string(), "protocol": protocol}));
+        json!({"fromEntities": ["all"], "toPorts": [{"ports": [tcp, udp]}]})
+    };
+    let rules: Vec<Value> =
+        std::iter::once(json!({"fromEntities": ["cluster"]})).chain(ports.iter().map(of)).collect();
+    json!({
+        "apiVersion": "cilium.io/v2", "kind": "CiliumClusterwideNetworkPolicy",
+        "metadata": {"name": "nodes"}, "spec": {"nodeSelector": {}, "ingress": rules},
+    })
+}
+
+/// Allows pods requests to this port only.
+fn pod_policy(port: u16) -> Value {
+    let [tcp, udp] = ["TCP", "UDP"].map(|protocol| json!({"port": port.to_string(), "protocol": protocol}));
+    json!({
+        "apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy",
+        "metadata": {"name": "pods", "namespace": "default"},
+        "spec": {"endpointSelector": {}, "ingress": [{"toPorts": [{"ports": [tcp, udp]}]}]},
+    })
+}
+
+/// A request to a node port is the host's only if its backend is: with the port of the backend. Requests to pods are
+/// subject to the pods' policies alone.
+#[test]
+fn node_ports_are_subject_to_the_policy_of_their_backend() {
+    require_root!();
+    let mut node = Node::with_cgroup();
+    for option in ["kube-proxy-replacement", "enable-host-firewall"] {
+        node.config.insert(option.to_owned(), "true".to_owned());
+    }
+    node.start();
+    let pod = node.add_pod("one");
+    serve_at(&pod.ns, &pod.addresses(), "one");
+    serve_at(node.host(), &ips(OWN), "host");
+    let ask_all = |node: &Node| frontends().into_iter().map(|to| world_asks(node, to)).collect::<Vec<_>>();
+    let served = |name: &str| vec![both(name); frontends().len()];
+    let denied = vec![(None, None); frontends().len()];
+    // The host's own port from the world: the control of the policy itself.
+    let wait_own_port = |node: &Node, open: bool| {
+        let expected = if open { both("host") } else { (None, None) };
+        wait_until("the policy is in force", LIMIT, || {
+            ips(OWN).iter().all(|ip| world_asks(node, SocketAddr::new(*ip, BACKEND_PORT)) == expected)
+        });
+    };
+    let own = [(ips(OWN), State::Ready)];
+    let one = [(pod.addresses(), State::Ready)];
+
+    for (backends, name) in [(&own, "host"), (&one, "one")] {
+        serve(&node, backends, &json!({}));
+        wait_until("the backend answers", LIMIT, || ask_all(&node) == served(name));
+    }
+    // Policies of the node with the pod as backend: neither the port of the node nor that of the pod counts.
+    for ports in [&[][..], &[NODE_PORT], &[BACKEND_PORT]] {
+        node.apply("policy.json", &ports_policy(ports).to_string());
+        wait_own_port(&node, ports == [BACKEND_PORT]);
+        assert_eq!(ask_all(&node), served("one"), "{ports:?}\n{}", node.log());
+    }
+    // Those of the pod do.
+    for (port, answers) in [(BACKEND_PORT + 1, &denied), (BACKEND_PORT, &served("one"))] {
+        node.apply("pods.json", &pod_policy(port).to_string());
+        wait_until(&format!("the pod's policy of {port}"), LIMIT, || ask_all(&node) == *answers);
+    }
+    node.apply("pods.json", &pod_policy(BACKEND_PORT + 1).to_string());
+
+    // The host as backend: the port of the backend counts, that of the node does not.
+    serve(&node, &own, &json!({}));
+    for (ports, answers) in [
+        (&[BACKEND_PORT][..], &served("host")),
+        (&[NODE_PORT], &denied),
+        (&[], &denied),
+        (&[BACKEND_PORT], &served("host")),
+    ] {
+        node.apply("policy.json", &ports_policy(ports).to_string());
+        wait_own_port(&node, ports == [BACKEND_PORT]);
+        assert_eq!(&ask_all(&node), answers, "{ports:?}\n{}", node.log());
+    }
 }

@@ -138,6 +138,76 @@ fn backends_of_other_nodes_answer(routing: Routing) {
     until_answered(&cluster, &client, "n3");
 }
 
+/// The node with the frontends has a host firewall: requests to pods of other nodes are not its packets, neither as they
+/// arrive nor as they leave with its address. Its own to the same backend are.
+fn node_ports_are_not_subject_to_the_host_firewall(routing: Routing) {
+    let mut first = Node::with_cgroup();
+    for option in ["kube-proxy-replacement", "enable-host-firewall"] {
+        first.config.insert(option.to_owned(), "true".to_owned());
+    }
+    let cluster = Cluster::with_first(routing, first);
+    let client = client(&cluster);
+    let server = &cluster.pods[1].server;
+    serve_at(&server.ns, &server.addresses(), "n2");
+    // The first node itself, as a server and as a client of the backend.
+    let host = cluster.nodes[0].host().clone();
+    serve_at(&host, &MEMBERS[0].addresses(), "host");
+    let backends = server.addresses().map(|ip| SocketAddr::new(ip, BACKEND_PORT));
+    let own = MEMBERS[0].addresses().map(|ip| SocketAddr::new(ip, BACKEND_PORT));
+    let answers = |from: &NetNs, to: SocketAddr| [udp(from, to), tcp(from, to)];
+    let all = |name: &str| [Some(name.to_owned()), Some(name.to_owned())];
+    cluster.apply("web.json", &service(server, MEMBERS[1].name));
+    until_answered(&cluster, &client, "n2");
+    for (from, to, name) in [(&client, own, "host"), (&host, backends, "n2")] {
+        for to in to {
+            assert_eq!(answers(from, to), all(name), "{to} without a policy\n{}", cluster.logs());
+        }
+    }
+
+    // Other nodes only, for the tunnel and neighbours.
+    let nodes = json!(["remote-node"]);
+    let policy = json!({
+        "apiVersion": "cilium.io/v2", "kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "nodes"},
+        "spec": {"nodeSelector": {}, "ingress": [{"fromEntities": nodes}], "egress": [{"toEntities": nodes}]},
+    });
+    cluster.apply("policy.json", &[policy]);
+    for to in own {
+        cluster.until("the host is closed", || match answers(&client, to) {
+            [None, None] => Ok(()),
+            answers => Err(format!("{to}: {answers:?}")),
+        });
+    }
+    for to in backends {
+        assert_eq!(answers(&host, to), [None, None], "{to} from the host\n{}", cluster.logs());
+    }
+    until_answered(&cluster, &client, "n2");
+    for (from, to) in own.map(|to| (&client, to)).into_iter().chain(backends.map(|to| (&host, to))) {
+        assert_eq!(answers(from, to), [None, None], "{to}, still\n{}", cluster.logs());
+    }
+
+    cluster.withdraw("policy.json");
+    for (from, to, name) in [(&client, own, "host"), (&host, backends, "n2")] {
+        for to in to {
+            cluster.until("all is open again", || match answers(from, to) {
+                answers if answers == all(name) => Ok(()),
+                answers => Err(format!("{to}: {answers:?}")),
+            });
+        }
+    }
+}
+
+#[test]
+fn node_ports_to_other_nodes_are_not_subject_to_the_host_firewall_by_routes() {
+    require_root!();
+    node_ports_are_not_subject_to_the_host_firewall(Routing::Native);
+}
+
+#[test]
+fn node_ports_to_other_nodes_are_not_subject_to_the_host_firewall_by_tunnel() {
+    require_root!();
+    node_ports_are_not_subject_to_the_host_firewall(Routing::Tunnel);
+}
+
 #[test]
 fn backends_of_other_nodes_answer_by_their_routes() {
     require_root!();
