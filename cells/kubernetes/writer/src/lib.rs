@@ -58,6 +58,8 @@ mod refusals;
 mod run;
 mod schedule;
 mod target;
+#[cfg(feature = "test-util")]
+pub mod testing;
 mod write;
 mod writer;
 

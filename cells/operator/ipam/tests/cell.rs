@@ -1,7 +1,6 @@
 //! The leader's cell and an API server within the process, in virtual time.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::FutureExt as _;
 use hive::prelude::*;
@@ -10,10 +9,10 @@ use k8s_tables::Row;
 use k8s_types::cilium::CiliumNode;
 use k8s_types::{Api, Key, Kind};
 use k8s_writer::Write;
+use k8s_writer::testing::idle;
 use operator_election::Leadership;
 use serde_json::{Value, json};
 use statedb::Table;
-use tokio::time::sleep;
 
 const OPTIONS: &[(&str, &str)] =
     &[("enable-ipv6", "false"), ("cluster-pool-ipv4-cidr", "10.0.0.0/22"), ("skip-crd-creation", "true")];
@@ -63,13 +62,6 @@ fn cidrs(hive: &TestHive, name: &str) -> Vec<String> {
 fn error(hive: &TestHive, name: &str) -> String {
     let object = object(hive, name);
     object["status"]["ipam"]["operator-status"]["error"].as_str().unwrap_or_default().to_owned()
-}
-
-/// Waits until nothing is left to be done.
-async fn idle(hive: &TestHive) {
-    sleep(Duration::from_secs(5)).await;
-    let writes = hive.get::<Table<Write>>();
-    hive.until("all is written", || writes.is_empty(&writes.snapshot())).await;
 }
 
 fn add(hive: &TestHive, object: &Value) {

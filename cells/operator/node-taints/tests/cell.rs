@@ -8,6 +8,7 @@ use k8s_fake_apiserver::FakeServer;
 use k8s_types::core::{Node, Pod};
 use k8s_types::{ApiError, Kind};
 use k8s_writer::Write;
+use k8s_writer::testing::idle;
 use operator_election::{ElectionConfig, Leadership};
 use serde_json::{Value, json};
 use statedb::Table;
@@ -60,13 +61,6 @@ async fn started(server: &FakeServer, options: &[(&str, &str)]) -> TestHive {
     let mut hive = leader(server, Leadership::permanent(), options);
     hive.start().await;
     hive
-}
-
-/// Waits until nothing is left to be done.
-async fn idle(hive: &TestHive) {
-    sleep(Duration::from_secs(5)).await;
-    let writes = hive.get::<Table<Write>>();
-    hive.until("all is written", || writes.is_empty(&writes.snapshot())).await;
 }
 
 fn node(name: &str, taints: &[&str]) -> Value {

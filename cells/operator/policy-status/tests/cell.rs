@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hive::prelude::*;
 use k8s_fake_apiserver::FakeServer;
 use k8s_types::Kind;
 use k8s_writer::Write;
+use k8s_writer::testing::idle;
 use operator_election::Leadership;
 use operator_policy_status::PolicyStatusConfig;
 use serde_json::{Value, json};
 use statedb::Table;
-use tokio::time::sleep;
 
 fn server() -> FakeServer {
     FakeServer::permitting(&["patch/status"])
@@ -55,15 +54,6 @@ async fn started(server: &FakeServer, leadership: Leadership, options: &[(&str, 
     hive.start().await;
     idle(&hive).await;
     hive
-}
-
-/// Waits until nothing is left to be done.
-async fn idle(hive: &TestHive) {
-    let writes = hive.get::<Table<Write>>();
-    for _ in 0..2 {
-        sleep(Duration::from_secs(5)).await;
-        hive.until("all is written", || writes.is_empty(&writes.snapshot())).await;
-    }
 }
 
 fn policy(kind: Kind, name: &str, rule: &Value) -> Value {

@@ -1,17 +1,16 @@
 //! The leader's cell and an API server within the process, in virtual time.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use hive::prelude::*;
 use k8s_fake_apiserver::FakeServer;
 use k8s_types::{Api, ApiError, Key, Kind};
 use k8s_writer::Write;
+use k8s_writer::testing::idle;
 use operator_election::Leadership;
 use operator_secret_sync::SecretSyncConfig;
 use serde_json::{Value, json};
 use statedb::Table;
-use tokio::time::sleep;
 
 const CNP: Kind = Kind::CiliumNetworkPolicy;
 const CCNP: Kind = Kind::CiliumClusterwideNetworkPolicy;
@@ -43,15 +42,6 @@ async fn started(server: &FakeServer, leadership: Leadership, options: &[(&str, 
     hive.start().await;
     idle(&hive).await;
     hive
-}
-
-/// Waits until nothing is left to be done.
-async fn idle(hive: &TestHive) {
-    let writes = hive.get::<Table<Write>>();
-    for _ in 0..2 {
-        sleep(Duration::from_secs(5)).await;
-        hive.until("all is written", || writes.is_empty(&writes.snapshot())).await;
-    }
 }
 
 fn secret(namespace: &str, name: &str, value: &str) -> Value {
