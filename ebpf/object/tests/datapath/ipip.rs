@@ -278,7 +278,7 @@ fn xdp_writes_the_outer_header() -> Result<()> {
     })
 }
 
-fn set_ecn(family: Family, packet: &mut [u8], ecn: u8) {
+pub(crate) fn set_ecn(family: Family, packet: &mut [u8], ecn: u8) {
     if family == Family::V4 {
         packet[1] = ecn;
         packet[10..12].fill(0);

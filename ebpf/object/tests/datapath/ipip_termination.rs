@@ -1,7 +1,7 @@
 //! Packets in an outer IP header to addresses of the node (`enable-ipip-termination`).
 
 use crate::dsr::BACKEND;
-use crate::ipip::{by_ipip, unwrapped};
+use crate::ipip::{by_ipip, set_ecn, unwrapped};
 use crate::kit::*;
 use crate::l4::*;
 use crate::nodeport::*;
@@ -280,6 +280,40 @@ fn what_is_no_whole_packet_to_the_node_is_left_as_it_is() -> Result<()> {
         let padded = [&good[..], &[0; 9]].concat();
         for packet in [good, padded] {
             assert_eq!(seen_at(&arrive(&node, &packet)?).destination, family.chosen());
+        }
+    }
+    Ok(())
+}
+
+/// RFC 6040, 4.2: what routers between the nodes have marked arrives, at receivers whose senders know such marks.
+#[test]
+fn marks_of_congestion_are_those_of_the_packet_inside() -> Result<()> {
+    test_kit::require_root!();
+    for family in FAMILIES {
+        let mut node = Node::frontend(&terminating(), family, UDP, &[family.b(BACKEND_PORT)])?;
+        for (outer, inner, expected) in [
+            (3, 1, Some(3)),
+            (3, 2, Some(3)),
+            (3, 3, Some(3)),
+            (2, 1, Some(1)),
+            (0, 3, Some(3)),
+            (3, 0, None),
+        ] {
+            let mut request = segment(family.remote_client(), family.vip(), UDP, 0);
+            set_ecn(family, &mut request, inner);
+            let mut packet = family.wrapped(family.chosen().ip(), &request);
+            set_ecn(family, &mut packet, outer);
+            let packet = frame(DEVICE, ROUTER_MAC, &packet);
+            let Some(expected) = expected else {
+                assert_eq!(node.refused(&packet)?, Some(drop::INVALID_PACKET_DROPPED), "{family:?}");
+                continue;
+            };
+            let outcome = node.arrive(&packet)?;
+            assert_eq!(outcome.verdict, REDIRECT, "{family:?} {outer} {inner}");
+            assert!(seen_at(&outcome).checksums, "{family:?} {outer} {inner}");
+            let class = u16::from_be_bytes([outcome.packet[14], outcome.packet[15]]);
+            let class = if family == Family::V4 { class } else { class >> 4 };
+            assert_eq!(class & 3, expected, "{family:?} {outer} {inner}");
         }
     }
     Ok(())

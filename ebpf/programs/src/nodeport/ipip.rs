@@ -1,7 +1,8 @@
 //! Packets in an outer IP header to an address of this node (`enable-ipip-termination`): another balancer has chosen that
 //! address as the backend of the packet inside. The header is removed, and the packet handled as if the device had
 //! received it, but for the choice of a backend. The backend's port is the one that the client has asked: the outer header
-//! names no other. Replies leave to the client as those of any backend of this node.
+//! names no other. Replies leave to the client as those of any backend of this node. A mark of congestion in the outer header
+//! is one of the packet inside (RFC 6040, 4.2), which is dropped if its sender knows no such marks.
 //!
 //! Everything else in an outer header is left to the host's stack: fragments, options, packets that are cut off or damaged,
 //! and those of the other family inside.
@@ -15,7 +16,7 @@ use crate::nat::{self, Socket};
 use crate::nodeport::dsr::ipip::Outer;
 use crate::nodeport::frontend;
 use crate::packet::flow::{self, SCTP, TCP, UDP};
-use crate::packet::headers::{Ipv4Header, Ipv6Header, fold};
+use crate::packet::headers::{Ipv4Header, Ipv6Header, checksum_changed, fold};
 use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_IPV4, ETH_IPV6, ETH_LEN, Skb};
@@ -52,12 +53,22 @@ pub(crate) fn dispatch(skb: Skb) -> Option<Drop> {
 pub(crate) trait Terminated: Outer {
     /// True for a header without options around a whole packet of the same family.
     fn is_outer(skb: Skb, header: &Self::Header) -> bool;
+    /// Returns the congestion bits of a header that begins at an offset.
+    fn congestion(skb: Skb, offset: usize) -> u8;
+    /// Marks a packet whose sender is capable of it as one that has met congestion.
+    fn set_congested(skb: Skb, header: &mut Self::Header);
 }
 
 /// The fragment offset and the bit of more fragments.
 const FRAGMENT: u16 = 0x3fffu16.to_be();
+/// Bits of congestion notification: those of a packet that has met it, and of a sender that is not capable.
+const CONGESTED: u8 = 3;
+const NOT_CAPABLE: u8 = 0;
 const IPV4_LEN: usize = size_of::<Ipv4Header>();
 const IPV6_LEN: usize = size_of::<Ipv6Header>();
+
+/// The shift of the traffic class in the first word of IPv6.
+const CLASS_SHIFT: u32 = 4;
 
 impl Terminated for V4 {
     #[inline(always)]
@@ -82,6 +93,19 @@ impl Terminated for V4 {
             && inner >= IPV4_LEN as u32
             && inner + IPV4_LEN as u32 <= outer
     }
+
+    #[inline(always)]
+    fn congestion(skb: Skb, offset: usize) -> u8 {
+        u16::from_be(skb.read(offset).unwrap_or_default()) as u8 & CONGESTED
+    }
+
+    #[inline(always)]
+    fn set_congested(_: Skb, header: &mut Ipv4Header) {
+        let from = u16::from_ne_bytes([header.version_ihl, header.tos]);
+        header.tos |= CONGESTED;
+        let to = u16::from_ne_bytes([header.version_ihl, header.tos]);
+        header.checksum = checksum_changed(header.checksum, from, to);
+    }
 }
 
 impl Terminated for V6 {
@@ -94,6 +118,19 @@ impl Terminated for V6 {
             && outer + IPV6_LEN as u32 <= skb.len() - ETH_LEN as u32
             && u32::from(u16::from_be(first)) >> 12 == VERSION
             && inner + IPV6_LEN as u32 <= outer
+    }
+
+    #[inline(always)]
+    fn congestion(skb: Skb, offset: usize) -> u8 {
+        (u16::from_be(skb.read(offset).unwrap_or_default()) >> CLASS_SHIFT) as u8 & CONGESTED
+    }
+
+    #[inline(always)]
+    fn set_congested(skb: Skb, header: &mut Ipv6Header) {
+        let from = header.version_class_flow;
+        let to = from | (u32::from(CONGESTED) << (16 + CLASS_SHIFT)).to_be();
+        header.version_class_flow = to;
+        skb.word_changed(from as u16, to as u16);
     }
 }
 
@@ -120,8 +157,18 @@ fn terminate<F: Terminated>(skb: Skb) -> Result<(), Drop> {
     if !F::is_outer(skb, outer) || endpoint::local::<F>(backend).is_none() {
         return Ok(());
     }
+    let outer = F::congestion(skb, ETH_LEN);
+    let inner = F::congestion(skb, ETH_LEN + F::HEADER_LEN);
+    let has_met = outer == CONGESTED && inner != CONGESTED;
+    if has_met && inner == NOT_CAPABLE {
+        return Err(drop_here!(INVALID_PACKET_DROPPED));
+    }
     if !skb.strip(F::HEADER_LEN as u16) {
         return Ok(());
+    }
+    if has_met && let Some(header) = F::header(skb) {
+        // SAFETY: `header` checked the bounds; nothing moves the packet in between.
+        F::set_congested(skb, unsafe { &mut *header });
     }
     // A program of XDP has seen the outer header only.
     device::set_unknown(skb);
