@@ -93,6 +93,9 @@ fn options_of_wrong_type_or_value() {
         ("ipv6-range", "10.244.0.0/24"),
         ("bpf-policy-map-max", "-1"),
         ("api-rate-limit", "endpoint-create=rate-limit:fast"),
+        ("mtu", "1279"),
+        ("mtu", "65486"),
+        ("mtu", "4294967296"),
         ("log-opt", "format=xml"),
         // a known option of another cell of Cilium is checked by its type too
         ("hubble-drop-events", "sometimes"),

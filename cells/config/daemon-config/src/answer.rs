@@ -37,7 +37,7 @@ pub(crate) fn configuration<'a>(
     segments: Limits,
 ) -> Result<DaemonConfiguration, Error> {
     let config = &fixed.config;
-    let mtu = fixed.mtu.device_mtu(devices);
+    let mtu = fixed.mtu.device_mtu(&fixed.tunnel, devices);
     let status = DaemonConfigurationStatus {
         gro_ipv4_max_size: segments.ipv4.gro.into(),
         gro_max_size: segments.ipv6.gro.into(),

@@ -112,6 +112,7 @@ mod tests {
             port: 8472,
             source_ports: (0, 0),
             underlay: Family::Ipv4,
+            is_ipv6_enabled: true,
         };
         let error = |config: &MasqueradeConfig, mode| match check(config, &both, &tunnel(mode)) {
             Ok(()) => String::new(),

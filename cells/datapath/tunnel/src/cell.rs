@@ -21,6 +21,12 @@ pub fn cell() -> Cell {
     )
 }
 
-fn new_tunnel(config: Config<TunnelConfig>, families: Config<FamilyConfig>) -> Result<Arc<Tunnel>, Error> {
-    Tunnel::new(&config, &families).map(Arc::new)
+fn new_tunnel(
+    config: Config<TunnelConfig>,
+    mtu: Config<MtuConfig>,
+    families: Config<FamilyConfig>,
+) -> Result<Arc<Tunnel>, Error> {
+    let tunnel = Tunnel::new(&config, &families)?;
+    mtu.check(&tunnel)?;
+    Ok(Arc::new(tunnel))
 }

@@ -22,6 +22,8 @@ pub struct Tunnel {
     pub source_ports: (u16, u16),
     /// The family of the packets between nodes.
     pub underlay: Family,
+    /// Whether pods have IPv6 addresses, of which the least MTU is larger.
+    pub is_ipv6_enabled: bool,
 }
 
 impl Tunnel {
@@ -46,6 +48,7 @@ impl Tunnel {
             port,
             source_ports: (low, high),
             underlay,
+            is_ipv6_enabled: families.enable_ipv6,
         })
     }
 
@@ -205,6 +208,7 @@ mod tests {
             port: 8472,
             source_ports: (0, 0),
             underlay: Family::Ipv4,
+            is_ipv6_enabled: true,
         };
         assert_eq!(defaults, expected);
         assert!(defaults.is_tunnel());
@@ -244,6 +248,15 @@ mod tests {
             (&[("tunnel-source-port-range", "2-65536")], "a port is a number from 0 to 65535"),
             (&[("tunnel-protocol", "gre")], "vxlan"),
             (&[("routing-mode", "disabled")], "tunnel"),
+            (&[("mtu", "1279")], "option mtu: 1279 is less than 1280, the minimum of IPv6"),
+            (&[("mtu", "1279"), ("routing-mode", "native")], "option mtu: 1279 is less than 1280"),
+            (
+                &[("mtu", "60"), ("enable-ipv6", "false")],
+                "the minimum of IPv4 and the headers of the tunnel; set 118",
+            ),
+            (&[("mtu", "65486")], "option mtu: 65486 is more than 65485"),
+            (&[("mtu", "4294967296")], "mtu"),
+            (&[("mtu", "-1")], "mtu"),
         ] {
             let error = tunnel(options).unwrap_err();
             assert!(error.contains(text), "{options:?}: {error}");

@@ -138,7 +138,14 @@ mod tests {
     use crate::testing::node;
 
     fn settings(mode: RoutingMode, underlay: Family, families: [bool; 2]) -> Settings {
-        let tunnel = Tunnel { mode, protocol: Protocol::Vxlan, port: 8472, source_ports: (0, 0), underlay };
+        let tunnel = Tunnel {
+            mode,
+            protocol: Protocol::Vxlan,
+            port: 8472,
+            source_ports: (0, 0),
+            underlay,
+            is_ipv6_enabled: true,
+        };
         let families = FamilyConfig { enable_ipv4: families[0], enable_ipv6: families[1] };
         Settings { tunnel: Arc::new(tunnel), families }
     }

@@ -30,14 +30,27 @@ impl Follower {
                 let get = |row: &Mtu| self.table.get(&written, Mtu::by_prefix(row.prefix)).map(|row| **row);
                 if rows.iter().any(|row| get(row) != Some(*row)) {
                     self.table.transact(|txn| rows.into_iter().for_each(|row| drop(txn.insert(row))));
-                    cx.health.ok(format!("MTU updated ({})", rows[0].device));
                 }
+                self.report(cx, &snapshot, rows[0].device);
             }
             tokio::select! {
                 () = cx.cancelled() => return,
                 () = changed.changed() => {}
                 () = completed.changed(), if !is_complete => {}
             }
+        }
+    }
+
+    fn report(&self, cx: &JobCx, snapshot: &Snapshot, mtu: u32) {
+        let selected = self.devices.list(snapshot, Device::by_selected(true)).map(|device| &**device);
+        let unfit = self.config.unfit_devices(&self.tunnel, selected);
+        if unfit.is_empty() {
+            cx.health.ok(format!("MTU updated ({mtu})"));
+            return;
+        }
+        let reason = unfit.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        if cx.health.degraded_anew(format!("Packets of pods ({mtu}) do not fit into devices"), &reason) {
+            tracing::warn!(reason, mtu, "Packets of pods do not fit into devices of the network");
         }
     }
 
@@ -49,7 +62,7 @@ impl Follower {
         if self.config.mtu == 0 && selected.peek().is_none() && self.table.all(&written).next().is_some() {
             return None;
         }
-        let device = self.config.device_mtu(selected.map(|device| &**device));
+        let device = self.config.device_mtu(&self.tunnel, selected.map(|device| &**device));
         Some(Mtu::rows(device, self.tunnel.route_mtu(device)))
     }
 }

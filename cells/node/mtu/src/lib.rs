@@ -7,7 +7,9 @@
 //! **Life.** The table has the MTUs that the devices which face the network give, or the option `mtu`. When they change, and
 //! at the start for pods of the previous run, the job `endpoint-mtu-updater` changes both sides of each pod's interface and
 //! its default routes. The CNI plugin reads the MTUs from `GET /config`; a pod that was made while they changed is changed
-//! like one that was there before. When the node has no such device any more, the last MTUs stay.
+//! like one that was there before. When the node has no such device any more, the last MTUs stay. Devices that packets of
+//! pods do not fit into are named in health; pods have at least the [minimum](tunnel::Tunnel::mtu_bounds) all the same, as the
+//! kernel would remove IPv6 from their interfaces.
 //!
 //! A pod without its network namespace has ended, and is left alone. Interfaces of other CNI plugins are theirs: those of
 //! ours have the alternative name `cilium_cni:<name>` in the pod. To enter namespaces the agent needs `CAP_SYS_ADMIN`, which

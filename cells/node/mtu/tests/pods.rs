@@ -184,6 +184,42 @@ fn pods_of_the_previous_run_and_pods_that_come_meanwhile_get_the_mtu_of_now() {
     });
 }
 
+/// The kernel removes IPv6 from interfaces below its minimum, and refuses larger ones than 65,535.
+#[test]
+fn a_device_below_the_minimum_of_ipv6_is_named_and_pods_stay_at_the_minimum() {
+    require_root!();
+    run(async || {
+        let setup = Setup::new(1);
+        let (mut hive, endpoints) = setup.start().await;
+        endpoints.transact(|txn| drop(txn.insert(setup.endpoint(1))));
+        hive.until("the table", || rows(&hive).len() == 2).await;
+        let health = || hive.health("mtu.job-mtu-updater");
+        for mtu in [1279, 68] {
+            setup.set_external(mtu);
+            let words = [
+                format!("device ext0: an MTU of {mtu} is less than 1280"),
+                "set the device's MTU to 1280 or more".to_owned(),
+            ];
+            hive.until("health names the device", || {
+                let health = format!("{:?}", health());
+                health.contains("Degraded") && words.iter().all(|word| health.contains(word))
+            })
+            .await;
+            let least = ["1280", "1280", "1230", "1280"].map(str::to_owned);
+            hive.until("pods with the minimum", || setup.mtus(1) == least).await;
+            assert_eq!(rows(&hive), ["0.0.0.0/0 1280 1230 1280", "::/0 1280 1280 1280"]);
+            let addresses = setup.pods[0].ns.ip("-6 addr show dev eth0").unwrap();
+            assert!(addresses.contains("fd00::1/128"), "{addresses}");
+        }
+        setup.set_external(1280);
+        hive.until("the minimum is enough", || health().level == Level::Ok).await;
+        setup.set_external(1500);
+        hive.until("pods follow again", || setup.mtus(1) == expected(1500, 1450)).await;
+        hive.until("the agent's devices", || setup.own("cilium_host") == "1500").await;
+        hive.stop().await;
+    });
+}
+
 /// Gives or takes the right to enter namespaces; threads started afterwards inherit it.
 fn set_admin(is_admin: bool) {
     let mut sets = capabilities(None).unwrap();

@@ -187,7 +187,7 @@ impl Follower {
     /// Returns the MTU of routes by the tunnel: that of the devices without the tunnel's headers.
     fn route_mtu(&self, snapshot: &Snapshot) -> u32 {
         let selected = self.devices.list(snapshot, Device::by_selected(true));
-        self.tunnel.route_mtu(self.mtu.device_mtu(selected.map(|device| &**device)))
+        self.tunnel.route_mtu(self.mtu.device_mtu(&self.tunnel, selected.map(|device| &**device)))
     }
 
     /// Returns a digest of the routes that lookups for nodes may depend on: without those of this agent, and without

@@ -94,7 +94,7 @@ impl Desired {
             return None;
         }
         let devices: Vec<&Device> = devices.filter(|device| device.selected).collect();
-        let mtu = facts.mtu.device_mtu(devices.iter().copied());
+        let mtu = facts.mtu.device_mtu(facts.tunnel, devices.iter().copied());
         let tunnel = TunnelSettings::new(facts.tunnel, mtu);
         let ipip = facts.egress.ipip.devices(families, mtu);
         let mut constants = constants(facts, &host);
@@ -269,6 +269,7 @@ pub(crate) mod tests {
             port: 8472,
             source_ports: (0, 0),
             underlay: Family::Ipv4,
+            is_ipv6_enabled: true,
         }
     }
 

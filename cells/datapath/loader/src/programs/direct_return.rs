@@ -111,7 +111,14 @@ mod tests {
     use super::*;
 
     fn tunnel(mode: RoutingMode, protocol: Protocol) -> Tunnel {
-        Tunnel { mode, protocol, port: 1, source_ports: (0, 0), underlay: Family::Ipv4 }
+        Tunnel {
+            mode,
+            protocol,
+            port: 1,
+            source_ports: (0, 0),
+            underlay: Family::Ipv4,
+            is_ipv6_enabled: true,
+        }
     }
 
     #[test]

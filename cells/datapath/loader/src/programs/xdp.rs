@@ -159,7 +159,14 @@ mod tests {
     use super::*;
 
     fn tunnel(mode: RoutingMode, underlay: Family) -> Tunnel {
-        Tunnel { mode, protocol: Protocol::Vxlan, port: 1, source_ports: (0, 0), underlay }
+        Tunnel {
+            mode,
+            protocol: Protocol::Vxlan,
+            port: 1,
+            source_ports: (0, 0),
+            underlay,
+            is_ipv6_enabled: true,
+        }
     }
 
     #[test]

@@ -113,7 +113,7 @@ impl HealthEndpoint {
     fn mtus(&self) -> (u32, u32) {
         let snapshot = self.devices.snapshot();
         let selected = self.devices.list(&snapshot, Device::by_selected(true));
-        let mtu = self.mtu.device_mtu(selected.map(|device| &**device));
+        let mtu = self.mtu.device_mtu(&self.tunnel, selected.map(|device| &**device));
         (mtu, self.tunnel.route_mtu(mtu))
     }
 
