@@ -19,6 +19,8 @@ const START_RETRY_DELAY: Duration = Duration::from_millis(50);
 const START_RETRIES: u32 = 10;
 /// Changes of devices within this time are coalesced into one change of the addresses.
 const COALESCE_TIME: Duration = Duration::from_millis(10);
+/// The report of a node that has lost its devices.
+const NO_DEVICE: &str = "No device faces the network any more: other nodes and the world are not reached";
 
 /// Keeps the tables of links, routes and neighbours.
 pub(crate) struct Follower {
@@ -134,15 +136,37 @@ impl Addresses {
         }
     }
 
+    /// Reports the number of addresses; or the devices that faced the network until now, `last`, if there is none any more. A
+    /// node that never had one is complete without.
+    fn report(&self, cx: &JobCx, snapshot: &Snapshot, last: &mut Vec<String>) {
+        let selected = self.devices.list(snapshot, Device::by_selected(true));
+        let selected: Vec<String> = selected.map(|device| device.name.clone()).collect();
+        if !selected.is_empty() || last.is_empty() {
+            if !selected.is_empty() {
+                *last = selected;
+            }
+            let count = self.addresses.len(&self.addresses.snapshot());
+            cx.health.ok(format_args!("{count} node address(es)"));
+            return;
+        }
+        let reason = |name: &String| match self.devices.get(snapshot, Device::by_name(name)) {
+            Some(device) => format!("{name}: {}", device.not_selected_reason),
+            None => format!("{name}: the device is gone"),
+        };
+        let reasons = last.iter().map(reason).collect::<Vec<_>>().join("; ");
+        if cx.health.degraded_anew(NO_DEVICE, &reasons) {
+            tracing::warn!(reason = reasons, "{NO_DEVICE}");
+        }
+    }
+
     /// Follows the devices until the job ends.
     pub(crate) async fn run(self, cx: JobCx) -> anyhow::Result<()> {
+        let mut last = Vec::new();
         loop {
             let snapshot = self.devices.snapshot();
             let [devices, routes] = self.update(&snapshot);
-            let now = self.addresses.snapshot();
-            let count = self.addresses.len(&now);
-            cx.health.ok(format_args!("{count} node address(es)"));
-            drop((snapshot, now));
+            self.report(&cx, &snapshot, &mut last);
+            drop(snapshot);
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
                 _ = future::select(

@@ -126,11 +126,10 @@ impl Cluster {
         cluster
     }
 
-    /// Exchanges the node's uplink for one to the switch.
-    fn connect(&mut self, member: Member) {
-        let node = self.nodes.last_mut().unwrap();
-        let (host, port) = (node.host().clone(), format!("port{}", member.host));
-        host.ip("link delete eth0").unwrap();
+    /// Gives a node an uplink to the switch.
+    pub(super) fn plug(&self, index: usize) {
+        let (member, host) = (MEMBERS[index], self.nodes[index].host());
+        let port = format!("port{}", member.host);
         host.veth("eth0", &self.switch, &port).unwrap();
         self.switch.ip(&format!("link set {port} master bridge")).unwrap();
         let [ipv4, ipv6] = member.addresses();
@@ -140,6 +139,20 @@ impl Cluster {
             SWITCH[0], SWITCH[1]
         ))
         .unwrap();
+    }
+
+    /// Takes the uplink of a node away; the routes by it go as well.
+    pub(super) fn unplug(&self, index: usize) {
+        self.nodes[index].host().ip("link delete eth0").unwrap();
+    }
+
+    /// Exchanges the node's uplink for one to the switch.
+    fn connect(&mut self, member: Member) {
+        let index = self.nodes.len() - 1;
+        self.unplug(index);
+        self.plug(index);
+        let node = &mut self.nodes[index];
+        let [ipv4, ipv6] = member.addresses();
         let [ipv4_range, ipv6_range] = member.ranges();
         let mut config = vec![
             ("cluster-folder", self.folder.to_str().unwrap().to_owned()),
