@@ -9,7 +9,7 @@ use statedb::age::Fixed;
 
 use super::{
     desired_devices, desired_routes, devices_controller, dynamic_config, envoy_config, example, exporter,
-    health, healthserver, k8s, k8s_tables, loadbalancer, metrics, neighbor, redirectpolicy,
+    health, healthserver, k8s, k8s_tables, loadbalancer, metrics, neighbor, redirectpolicy, subnet,
 };
 
 /// The environment of a family of scripts.
@@ -30,8 +30,19 @@ pub struct Family {
     pub deadline: Duration,
     /// The clock of all that it shows; none for the true one.
     pub clock: Option<Fixed>,
-    /// Whether each script has a network namespace of its own, commands on it, and can build its hive again; needs root.
-    pub netns: bool,
+    /// What each script has of its own.
+    pub isolation: Isolation,
+}
+
+/// What a script has of its own, beside its hive and folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolation {
+    /// Nothing.
+    None,
+    /// A network namespace with commands on it; the hive can be built again. Needs root.
+    Network,
+    /// A network namespace and a BPF file system. Needs root.
+    Sandbox,
 }
 
 const DEFAULT_RETRY: Retry = Retry { first: Duration::from_millis(100), most: Duration::from_millis(500) };
@@ -55,7 +66,7 @@ pub const FAMILIES: &[Family] = &[
         retry: DEFAULT_RETRY,
         deadline: LONG,
         clock: None,
-        netns: true,
+        isolation: Isolation::Network,
     },
     Family {
         name: "desired-routes",
@@ -66,7 +77,7 @@ pub const FAMILIES: &[Family] = &[
         retry: DEFAULT_RETRY,
         deadline: LONG,
         clock: None,
-        netns: true,
+        isolation: Isolation::Network,
     },
     Family {
         name: "devices",
@@ -77,7 +88,7 @@ pub const FAMILIES: &[Family] = &[
         retry: DEFAULT_RETRY,
         deadline: LONG,
         clock: None,
-        netns: true,
+        isolation: Isolation::Network,
     },
     Family {
         name: "dynamic-config",
@@ -88,7 +99,7 @@ pub const FAMILIES: &[Family] = &[
         retry: DEFAULT_RETRY,
         deadline: SHORT,
         clock: None,
-        netns: false,
+        isolation: Isolation::None,
     },
     Family {
         name: "envoy-config",
@@ -99,7 +110,7 @@ pub const FAMILIES: &[Family] = &[
         retry: envoy_config::RETRY,
         deadline: SHORT,
         clock: None,
-        netns: false,
+        isolation: Isolation::None,
     },
     Family {
         name: "example",
@@ -110,7 +121,7 @@ pub const FAMILIES: &[Family] = &[
         retry: DEFAULT_RETRY,
         deadline: LONG,
         clock: None,
-        netns: false,
+        isolation: Isolation::None,
     },
     Family {
         name: "exporter",
@@ -121,7 +132,7 @@ pub const FAMILIES: &[Family] = &[
         retry: DEFAULT_RETRY,
         deadline: SHORT,
         clock: None,
-        netns: false,
+        isolation: Isolation::None,
     },
     Family {
         name: "health",
@@ -132,7 +143,7 @@ pub const FAMILIES: &[Family] = &[
         retry: DEFAULT_RETRY,
         deadline: LONG,
         clock: None,
-        netns: false,
+        isolation: Isolation::None,
     },
     Family {
         name: "healthserver",
@@ -143,7 +154,7 @@ pub const FAMILIES: &[Family] = &[
         retry: loadbalancer::RETRY,
         deadline: SHORT,
         clock: None,
-        netns: false,
+        isolation: Isolation::None,
     },
     // The same without the kernel, on maps that fail now and then; needs no root.
     Family {
@@ -155,7 +166,7 @@ pub const FAMILIES: &[Family] = &[
         retry: loadbalancer::RETRY,
         deadline: SHORT,
         clock: None,
-        netns: false,
+        isolation: Isolation::None,
     },
     Family {
         name: "ipam",
@@ -166,7 +177,7 @@ pub const FAMILIES: &[Family] = &[
         retry: DEFAULT_RETRY,
         deadline: LONG,
         clock: Some(TABLES_CLOCK),
-        netns: false,
+        isolation: Isolation::None,
     },
     Family {
         name: "k8s",
@@ -177,7 +188,7 @@ pub const FAMILIES: &[Family] = &[
         retry: DEFAULT_RETRY,
         deadline: SHORT,
         clock: None,
-        netns: false,
+        isolation: Isolation::None,
     },
     Family {
         name: "loadbalancer",
@@ -188,7 +199,7 @@ pub const FAMILIES: &[Family] = &[
         retry: loadbalancer::RETRY,
         deadline: SHORT,
         clock: None,
-        netns: false,
+        isolation: Isolation::None,
     },
     // The same without the kernel; needs no root.
     Family {
@@ -200,7 +211,7 @@ pub const FAMILIES: &[Family] = &[
         retry: loadbalancer::RETRY,
         deadline: SHORT,
         clock: None,
-        netns: false,
+        isolation: Isolation::None,
     },
     Family {
         name: "metrics",
@@ -211,7 +222,7 @@ pub const FAMILIES: &[Family] = &[
         retry: DEFAULT_RETRY,
         deadline: LONG,
         clock: None,
-        netns: false,
+        isolation: Isolation::None,
     },
     Family {
         name: "neighbor",
@@ -222,7 +233,7 @@ pub const FAMILIES: &[Family] = &[
         retry: neighbor::RETRY,
         deadline: LONG,
         clock: None,
-        netns: true,
+        isolation: Isolation::Network,
     },
     Family {
         name: "redirectpolicy",
@@ -233,7 +244,7 @@ pub const FAMILIES: &[Family] = &[
         retry: redirectpolicy::RETRY,
         deadline: SHORT,
         clock: None,
-        netns: false,
+        isolation: Isolation::None,
     },
     // The same without the kernel, on maps that fail; needs no root.
     Family {
@@ -245,7 +256,18 @@ pub const FAMILIES: &[Family] = &[
         retry: redirectpolicy::RETRY,
         deadline: SHORT,
         clock: None,
-        netns: false,
+        isolation: Isolation::None,
+    },
+    Family {
+        name: "subnet",
+        folders: &["pkg/subnet"],
+        cells: subnet::cells,
+        flags: true,
+        defaults: &[subnet::DEFAULTS],
+        retry: subnet::RETRY,
+        deadline: LONG,
+        clock: None,
+        isolation: Isolation::Sandbox,
     },
     Family {
         name: "tables",
@@ -256,7 +278,7 @@ pub const FAMILIES: &[Family] = &[
         retry: DEFAULT_RETRY,
         deadline: SHORT,
         clock: Some(TABLES_CLOCK),
-        netns: false,
+        isolation: Isolation::None,
     },
 ];
 

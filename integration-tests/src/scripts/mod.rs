@@ -18,6 +18,7 @@ mod neighbor;
 mod network;
 mod redirectpolicy;
 mod run;
+mod subnet;
 
-pub use family::{FAMILIES, Family, family_of, family_of_path};
+pub use family::{FAMILIES, Family, Isolation, family_of, family_of_path};
 pub use run::{Ran, run};

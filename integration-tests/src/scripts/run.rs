@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use hive::prelude::*;
 use hive_script::{Archive, Engine, State, default_commands, hive_commands, replaceable, stop_hive};
-use test_kit::NetNs;
+use test_kit::{NetNs, Sandbox};
 use tokio::sync::Mutex;
 
 use super::network::Network;
-use super::{Family, loadbalancer};
+use super::{Family, Isolation, loadbalancer};
 
 /// Variables that the cells of a family give to its scripts.
 pub(super) struct Environment(pub(super) Vec<(&'static str, String)>);
@@ -31,10 +31,10 @@ pub struct Ran {
 pub async fn run(family: &'static Family, script: &Path) -> Ran {
     let begin = Instant::now();
     let log = hive_script::Log::default();
-    let result = if family.netns {
-        in_namespace(family, script.to_owned(), log.clone()).await
-    } else {
-        in_folder(family, script, None, &log).await
+    let result = match family.isolation {
+        Isolation::None => in_folder(family, script, None, &log).await,
+        Isolation::Network => in_namespace(family, script.to_owned(), log.clone()).await,
+        Isolation::Sandbox => in_sandbox(family, script.to_owned(), log.clone()).await,
     };
     Ran { result: result.map_err(|error| format!("{error:#}")), log: log.text(), took: begin.elapsed() }
 }
@@ -49,6 +49,17 @@ async fn in_namespace(family: &'static Family, script: PathBuf, log: hive_script
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(in_folder(family, &script, Some(network), &log))
         })
+    };
+    hive::blocking(run).await
+}
+
+/// Runs a script on a thread with a BPF file system of its own.
+async fn in_sandbox(family: &'static Family, script: PathBuf, log: hive_script::Log) -> anyhow::Result<()> {
+    ensure!(test_kit::is_root(), "needs root");
+    let run = move || {
+        let _sandbox = Sandbox::new().context("sandbox")?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(in_folder(family, &script, None, &log))
     };
     hive::blocking(run).await
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use integration_tests::scripts::{FAMILIES, Family, Ran, family_of, run};
+use integration_tests::scripts::{FAMILIES, Family, Isolation, Ran, family_of, run};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -49,7 +49,7 @@ async fn passed_of(families: &[(&'static Family, PathBuf)]) -> usize {
     let free = Arc::new(Semaphore::new(AT_ONCE));
     for &(family, ref folder) in families {
         let Ok(files) = std::fs::read_dir(folder) else { continue };
-        if family.netns && !test_kit::is_root() {
+        if family.isolation != Isolation::None && !test_kit::is_root() {
             test_kit::record_skip(module_path!(), &format!("family {}: needs root", family.name));
             continue;
         }
