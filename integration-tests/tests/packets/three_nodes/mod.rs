@@ -4,6 +4,7 @@ mod changes;
 mod cluster;
 mod lies;
 mod node_ports;
+mod rollout;
 mod underlay;
 
 use std::net::IpAddr;
