@@ -23,6 +23,8 @@ pub(super) const SWITCH: [&str; 2] = ["198.51.100.254", "2001:db8:5::254"];
 pub(super) enum Routing {
     Tunnel,
     Native,
+    /// By a router that has the routes, the switch; nodes have none to each other's pods.
+    Routed,
     /// Without a tunnel between the first two nodes.
     Hybrid,
 }
@@ -108,6 +110,9 @@ impl Cluster {
                 SWITCH[0], SWITCH[1]
             ))
             .unwrap();
+        if routing == Routing::Routed {
+            route_pods(&switch);
+        }
         let folder = PathBuf::from(&first.config["cluster-folder"]);
         let mut cluster = Self { pods: Vec::new(), nodes: vec![first], switch, folder, routing };
         for member in MEMBERS {
@@ -161,9 +166,9 @@ impl Cluster {
             ("ipv4-range", ipv4_range),
             ("ipv6-range", ipv6_range),
         ];
-        if self.routing == Routing::Native {
+        if matches!(self.routing, Routing::Native | Routing::Routed) {
             config.push(("routing-mode", "native".to_owned()));
-            config.push(("auto-direct-node-routes", "true".to_owned()));
+            config.push(("auto-direct-node-routes", (self.routing == Routing::Native).to_string()));
         }
         if self.routing == Routing::Hybrid {
             let [near, other] = [MEMBERS[0], MEMBERS[1]].map(|member| member.ranges().join(","));
@@ -304,6 +309,24 @@ impl Cluster {
         }
         for report in tcp.into_iter().map(test_kit::TcpFlow::stop) {
             assert!(report.is_perfect(), "{situation}: {report:?}\n{}", self.logs());
+        }
+    }
+}
+
+/// Makes the switch the router between pods of nodes.
+fn route_pods(switch: &NetNs) {
+    for (key, value) in [
+        ("net/ipv4/ip_forward", "1"),
+        ("net/ipv6/conf/all/forwarding", "1"),
+        // Packets leave by the device that they came by, which senders must not be told to shorten.
+        ("net/ipv4/conf/all/send_redirects", "0"),
+        ("net/ipv4/conf/bridge/send_redirects", "0"),
+    ] {
+        switch.set_sysctl(key, value).unwrap();
+    }
+    for member in MEMBERS {
+        for (range, ip) in member.ranges().into_iter().zip(member.addresses()) {
+            switch.ip(&format!("route add {range} via {ip}")).unwrap();
         }
     }
 }

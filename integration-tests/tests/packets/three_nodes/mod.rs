@@ -77,6 +77,13 @@ fn refused_flows(cluster: &Cluster, from: usize, to: usize) -> Vec<UdpFlow> {
 /// killed are the agents of these nodes.
 fn all_reach_each_other(routing: Routing, is_killed: [bool; 2]) {
     let mut cluster = Cluster::new(routing);
+    if routing == Routing::Routed {
+        for (node, other) in cluster.nodes.iter().zip(cluster.pods.iter().rev()).step_by(2) {
+            let [ip, _] = other.server.addresses();
+            let way = node.host().ip(&format!("route get {ip}")).unwrap();
+            assert!(way.contains(&format!("via {}", cluster::SWITCH[0])), "by the router: {way}");
+        }
+    }
     let ends = ends(&cluster);
     for (from_name, from, _) in &ends {
         for (_, to, ips) in ends.iter().filter(|(name, ..)| name != from_name) {
@@ -132,6 +139,12 @@ fn three_nodes_reach_each_other_by_tunnel() {
 fn three_nodes_reach_each_other_by_their_routes() {
     require_root!();
     all_reach_each_other(Routing::Native, [true, false]);
+}
+
+#[test]
+fn three_nodes_reach_each_other_through_a_router_that_has_the_routes() {
+    require_root!();
+    all_reach_each_other(Routing::Routed, [false, true]);
 }
 
 /// Packets that a node has sent by its tunnel device.
