@@ -28,6 +28,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
         "logging",
         "known-options",
     ],
+    &["server-tls"],
     &["metrics", "memory-limit", "policy-engine", "k8s-types"],
     &["identity-core"],
     &["api-models", "api-client", "api", "statedb-remote"],

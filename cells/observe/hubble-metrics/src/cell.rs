@@ -9,8 +9,9 @@ use api_models::HubbleMetricsStatus;
 use endpoints::Endpoint;
 use hive::job::Backoff;
 use hive::prelude::*;
-use hubble::{Consumer, CurrentTls, Feed, HubbleRegistry, follow_certificates};
+use hubble::{Consumer, Feed, HubbleRegistry};
 use ipcache::Entry;
+use server_tls::{CurrentTls, follow_certificates};
 use statedb::{Db, Table};
 
 use crate::config::HubbleMetricsConfig;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use hubble::TlsFiles;
+use server_tls::TlsFiles;
 
 use crate::spec::BadMetrics;
 
@@ -50,6 +50,7 @@ impl HubbleMetricsConfig {
         let authorities =
             self.hubble_metrics_server_tls_client_ca_files.iter().flat_map(|files| files.split_whitespace());
         Ok(Some(TlsFiles {
+            server: "hubble-metrics",
             authorities_option: "hubble-metrics-server-tls-client-ca-files",
             protocol: b"http/1.1",
             certificate: file(

@@ -29,7 +29,6 @@ mod context;
 mod family;
 mod job;
 mod kind;
-mod listener;
 mod server;
 mod set;
 mod spec;

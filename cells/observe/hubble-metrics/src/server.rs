@@ -12,17 +12,16 @@ use http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use http_server::{Bounds, bind_with_retry};
-use hubble::{CurrentTls, HubbleRegistry};
+use hubble::HubbleRegistry;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
+use server_tls::{CurrentTls, Listener};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
-
-use crate::listener::Listener;
 
 /// Maximum number of open connections.
 const CONNECTIONS: usize = 64;

@@ -65,7 +65,6 @@ mod status;
 mod tcp;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
-mod tls;
 mod workload;
 
 pub use cell::cell;
@@ -75,4 +74,3 @@ pub use filter::{BadFilter, Filters};
 pub use listen::{ListenConfig, ListenError};
 pub use policies::policy_of;
 pub use ring::Event;
-pub use tls::{CurrentTls, TlsFiles, follow_certificates};

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
-use crate::tls::TlsFiles;
+use server_tls::TlsFiles;
 
 /// The TCP listener.
 #[derive(Clone, Debug, hive::Config)]
@@ -91,6 +91,7 @@ impl ListenConfig {
         // A list of the chart may be joined by blanks.
         let authorities = self.hubble_tls_client_ca_files.iter().flat_map(|files| files.split_whitespace());
         Ok(TlsFiles {
+            server: "hubble",
             authorities_option: "hubble-tls-client-ca-files",
             protocol: b"h2",
             certificate: file(&self.hubble_tls_cert_file, "hubble-tls-cert-file")?,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use grpc::ACCEPT_RETRY;
 use hive::JobCx;
+use server_tls::CurrentTls;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
@@ -14,7 +15,6 @@ use tokio_rustls::server::TlsStream;
 
 use crate::listen::Listen;
 use crate::server::{Services, server};
-use crate::tls::CurrentTls;
 
 /// The longest time of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);

@@ -19,6 +19,7 @@ use local_node::LocalNode;
 use monitor::Monitor;
 use node_manager::Node;
 use policy::Policies;
+use server_tls::{CurrentTls, follow_certificates};
 use statedb::{Db, Table};
 
 use crate::config::{Error, HubbleConfig, RedactConfig};
@@ -32,7 +33,7 @@ use crate::redact::Redaction;
 use crate::reflection::Reflection;
 use crate::server::Services;
 use crate::service::Service;
-use crate::{cgroups, socket, status, tcp, tls};
+use crate::{cgroups, socket, status, tcp};
 
 /// The backoff for a socket or an address that cannot be bound.
 const SOCKET_RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
@@ -79,7 +80,7 @@ fn new_redaction(
 struct Listening {
     listen: Option<Listen>,
     /// The configuration of TLS.
-    certificates: Arc<tls::CurrentTls>,
+    certificates: Arc<CurrentTls>,
 }
 
 fn new_listener(
@@ -183,7 +184,7 @@ fn start(p: Needs) -> Result<(), tonic_reflection::server::Error> {
         let certificates = certificates.clone();
         p.jobs
             .one_shot_with_retry("certificates", backoff(), move |cx: JobCx| {
-                tls::follow_certificates(files.clone(), certificates.clone(), cx)
+                follow_certificates(files.clone(), certificates.clone(), cx)
             })
             .add();
     }

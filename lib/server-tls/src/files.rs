@@ -1,28 +1,18 @@
-//! TLS of servers of Hubble: files to the server's configuration, and the job that reads changed files.
+//! Files to the configuration of a server.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use file_watch::FileWatch;
-use futures::future::select_all;
-use hive::JobCx;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
-
-/// How long files must not change before they are read: certificate and key are two writes.
-const SETTLE: Duration = Duration::from_millis(100);
-
-/// After this time without valid files, a line is logged.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The files of a server's TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
+    /// The server, for messages.
+    pub server: &'static str,
     /// The option that names the files of authorities, for messages.
     pub authorities_option: &'static str,
     /// The protocol that is chosen by ALPN.
@@ -37,7 +27,7 @@ pub struct TlsFiles {
 
 /// Files that are no configuration of TLS.
 #[derive(Debug, thiserror::Error)]
-enum TlsError {
+pub(crate) enum TlsError {
     /// A file cannot be read, or is not in PEM.
     #[error("{path}: is no {expected} in PEM")]
     File {
@@ -71,13 +61,13 @@ enum TlsError {
 }
 
 impl TlsFiles {
-    fn all(&self) -> impl Iterator<Item = &Path> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Path> {
         let own = [self.certificate.as_path(), self.key.as_path()];
         own.into_iter().chain(self.client_authorities.iter().map(PathBuf::as_path))
     }
 
     /// Reads the files. Blocks.
-    fn load(&self) -> Result<ServerConfig, TlsError> {
+    pub(crate) fn load(&self) -> Result<ServerConfig, TlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone());
         // The provider has cipher suites of this version.
@@ -123,61 +113,4 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         true => Err(invalid(pem::Error::NoItemsFound)),
         false => Ok(all),
     }
-}
-
-/// The configuration of the latest valid files; none before all of them are valid for the first time.
-pub type CurrentTls = watch::Sender<Option<Arc<ServerConfig>>>;
-
-/// Publishes the configuration of the files, and again after each change, until the job is cancelled. With invalid files
-/// the previous configuration stays.
-///
-/// # Errors
-/// Files cannot be watched.
-pub async fn follow_certificates(files: TlsFiles, current: Arc<CurrentTls>, cx: JobCx) -> anyhow::Result<()> {
-    let mut watches = Vec::new();
-    for _ in files.all() {
-        watches.push(FileWatch::new()?.with_writes());
-    }
-    let overdue_at = Instant::now() + PATIENCE;
-    let mut is_reported = false;
-    loop {
-        for (watch, path) in watches.iter_mut().zip(files.all()) {
-            watch.follow(path)?;
-        }
-        let loading = files.clone();
-        let has_previous = current.borrow().is_some();
-        match hive::blocking(move || loading.load()).await {
-            Ok(config) => {
-                current.send_replace(Some(Arc::new(config)));
-                cx.health.ok("Certificates are read");
-                if has_previous {
-                    tracing::info!("Changed certificates of Hubble are read");
-                }
-            }
-            Err(error) if has_previous => {
-                cx.health.degraded("Changed certificates are invalid: the previous ones stay in use", &error);
-            }
-            Err(error) => cx.health.degraded("Not served: waits for certificates", &error),
-        }
-        let is_waiting = !is_reported && current.borrow().is_none();
-        tokio::select! {
-            () = cx.cancelled() => return Ok(()),
-            result = changed(&mut watches) => {
-                result?;
-                // Until there is no change for a while.
-                while let Ok(result) = tokio::time::timeout(SETTLE, changed(&mut watches)).await {
-                    result?;
-                }
-            }
-            () = sleep_until(overdue_at), if is_waiting => {
-                is_reported = true;
-                tracing::info!("A server of Hubble waits for its certificates");
-            }
-        }
-    }
-}
-
-/// Waits until one of the files may have changed.
-async fn changed(watches: &mut [FileWatch]) -> std::io::Result<()> {
-    select_all(watches.iter_mut().map(|watch| Box::pin(watch.changed()))).await.0
 }
