@@ -247,6 +247,16 @@ capabilities:
   {{- if .operator.prometheus.enabled -}}
     {{- $_ := set $data "enable-metrics" "true" -}}
     {{- $_ := set $data "operator-prometheus-serve-addr" (printf ":%d" (int64 .operator.prometheus.port)) -}}
+    {{- with .operator.prometheus.tls -}}
+      {{- if .enabled -}}
+        {{- $_ := set $data "operator-prometheus-enable-tls" "true" -}}
+        {{- $_ := set $data "operator-prometheus-tls-cert-file" "/var/lib/cilium/tls/prometheus/server.crt" -}}
+        {{- $_ := set $data "operator-prometheus-tls-key-file" "/var/lib/cilium/tls/prometheus/server.key" -}}
+        {{- if .server.mtls.enabled -}}
+          {{- $_ := set $data "operator-prometheus-tls-client-ca-files" "/var/lib/cilium/tls/prometheus/client-ca.crt" -}}
+        {{- end -}}
+      {{- end -}}
+    {{- end -}}
   {{- end -}}
   {{- with .ciliumEndpointSlice -}}
     {{- if .enabled -}}{{- $_ := set $data "ces-rate-limits" (toJson .rateLimits) -}}{{- end -}}

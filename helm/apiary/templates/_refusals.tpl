@@ -69,6 +69,9 @@
       {{- $faults = append $faults (printf "%s.serviceMonitor.enabled: the cluster has no kind ServiceMonitor: install Prometheus' operator first, or set %s.serviceMonitor.trustCRDsExist true" $path $path) -}}
     {{- end -}}
   {{- end -}}
+  {{- if and .operator.prometheus.enabled .operator.prometheus.tls.enabled (not .operator.prometheus.tls.server.existingSecret) -}}
+    {{- $faults = append $faults "operator.prometheus.tls.server.existingSecret: is empty: give the secret with the certificate of the operator" -}}
+  {{- end -}}
   {{- with .hubble.redact -}}
     {{- if and .enabled .http.headers.allow .http.headers.deny -}}
       {{- $faults = append $faults "hubble.redact.http.headers: give allow or deny, not both" -}}

@@ -1,11 +1,13 @@
 //! The wiring of the metrics.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use hive::job::Backoff;
 use hive::prelude::*;
 use hive::{Events, HealthTree};
 use parking_lot::Mutex;
+use server_tls::{CurrentTls, Listener, follow_certificates};
 use statedb::Db;
 
 use crate::agent::Framework;
@@ -19,6 +21,9 @@ use crate::sampler::{KEPT, Sampler};
 use crate::selection::Selection;
 use crate::server;
 use crate::tables;
+
+/// The backoff for certificates that cannot be watched.
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
 
 /// Returns the cell of the registry, with its HTTP server if `--prometheus-serve-addr` is set.
 pub fn cell() -> Cell {
@@ -113,20 +118,27 @@ struct ServeParams {
 fn serve_metrics(p: ServeParams) {
     let framework = Framework::new(&p.metrics, p.health);
     p.events.observe(move |event| framework.count(event));
-    let (option, address) = match &p.profile {
-        Some(profile) => (profile.option, profile.address.clone()),
-        None => ("prometheus-serve-addr", p.config.prometheus_serve_addr.clone()),
+    let (option, address, tls) = match &p.profile {
+        Some(profile) => (profile.option, profile.address.clone(), profile.tls.clone()),
+        None => ("prometheus-serve-addr", p.config.prometheus_serve_addr.clone(), None),
     };
     if address.is_empty() {
         return;
     }
+    let certificates = tls.as_ref().map(|_| Arc::<CurrentTls>::default());
+    if let Some((files, current)) = tls.zip(certificates.clone()) {
+        let follow = move |cx: JobCx| follow_certificates(files.clone(), current.clone(), cx);
+        p.jobs.one_shot_with_retry("certificates", Backoff::exponential(RETRY.0, RETRY.1), follow).add();
+    }
     let bound = Arc::new(Mutex::new(None));
-    let listener = bound.clone();
+    let at_start = bound.clone();
     p.lifecycle
         .hook("prometheus-server")
         .on_start(move |_| async move {
-            *listener.lock() = Some(server::bind(option, &address).await?);
-            tracing::info!(address, "Serving prometheus metrics");
+            // With TLS a connection is refused until there are certificates.
+            let listener = server::bind(option, &address).await?;
+            tracing::info!(address, tls = certificates.is_some(), "Serving prometheus metrics");
+            *at_start.lock() = Some(Listener { listener, certificates });
             Ok(())
         })
         .add();

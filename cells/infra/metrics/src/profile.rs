@@ -1,5 +1,7 @@
 //! Settings of programs other than the agent.
 
+use server_tls::TlsFiles;
+
 /// Settings that a program other than the agent gives its registry, in place of the agent's prefix and address.
 #[derive(Clone, Debug)]
 pub struct MetricsProfile {
@@ -9,4 +11,6 @@ pub struct MetricsProfile {
     pub option: &'static str,
     /// Where metrics are served, `host:port` or `:port`; empty for nowhere.
     pub address: String,
+    /// The files of TLS; `None` for plain text.
+    pub tls: Option<TlsFiles>,
 }

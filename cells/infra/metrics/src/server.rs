@@ -13,6 +13,7 @@ use http_body_util::Full;
 use http_server::Bounds;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
+use server_tls::Listener;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -44,7 +45,7 @@ pub(crate) async fn bind(option: &str, address: &str) -> anyhow::Result<TcpListe
 /// Serves requests until `stop`. The callback gets the error when no connection can be accepted, and `None` when one
 /// can again.
 pub(crate) async fn serve(
-    listener: TcpListener,
+    listener: Listener,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
     on_accept: impl FnMut(Option<&io::Error>),
@@ -100,6 +101,7 @@ mod tests {
         let listener = bind(OPTION, "127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
+        let listener = Listener { listener, certificates: None };
         let served = serve(listener, metrics, stop.clone(), |_| ());
         let client = async {
             let answer = get(address, "/metrics").await;

@@ -18,12 +18,13 @@ pub fn cell() -> Cell {
     module("operator-api", "HTTP API of the operator", cells)
 }
 
-fn metrics_profile(config: Config<OperatorApiConfig>) -> Arc<MetricsProfile> {
+fn metrics_profile(config: Config<OperatorApiConfig>) -> Result<Arc<MetricsProfile>, Error> {
     let address = match config.enable_metrics {
         true => config.operator_prometheus_serve_addr.clone(),
         false => String::new(),
     };
-    Arc::new(MetricsProfile { prefix: "cilium_operator", option: "operator-prometheus-serve-addr", address })
+    let (option, tls) = ("operator-prometheus-serve-addr", config.tls()?);
+    Ok(Arc::new(MetricsProfile { prefix: "cilium_operator", option, address, tls }))
 }
 
 #[derive(Params)]

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Why the API is not served.
+/// Options by which API or metrics cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -13,6 +13,12 @@ pub enum Error {
     Address {
         /// The option's value.
         value: String,
+    },
+    /// TLS of metrics without a certificate or a key.
+    #[error("{option}: is empty: operator-prometheus-enable-tls needs certificate and key")]
+    NoFile {
+        /// The option of the file.
+        option: &'static str,
     },
     /// The address cannot be listened on.
     #[error("operator-api-serve-addr: cannot listen on {address}: {source}")]

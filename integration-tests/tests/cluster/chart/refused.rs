@@ -105,6 +105,10 @@ fn combinations_that_cannot_work_are_refused_by_path_all_at_once() {
             "operator.prometheus.serviceMonitor.enabled: the cluster has no kind ServiceMonitor",
         ),
         (
+            json!({"operator": {"prometheus": {"tls": {"enabled": true}}}}),
+            "operator.prometheus.tls.server.existingSecret: is empty: give the secret",
+        ),
+        (
             json!({"hubble": {"redact": {"enabled": true, "http": {"headers": {"allow": ["a"], "deny": ["b"]}}}}}),
             "hubble.redact.http.headers: give allow or deny, not both",
         ),

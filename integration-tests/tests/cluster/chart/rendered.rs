@@ -158,6 +158,11 @@ fn value_sets() -> Vec<(&'static str, Value)> {
                     "tls": {"enabled": true, "server": {"extraDnsNames": ["metrics.example.org"], "mtls": {"enabled": true, "useSecret": false, "name": "scrapers"}}}}}}),
         ),
         (
+            "metrics of the operator by TLS",
+            json!({"operator": {"prometheus": {"metricsService": true,
+                "tls": {"enabled": true, "server": {"existingSecret": "own", "mtls": {"enabled": true}}}}}}),
+        ),
+        (
             "flows by files that change",
             json!({"hubble": {"enabled": true, "dropEventEmitter": {"enabled": true, "interval": "1m", "reasons": ["policy_denied", "policy_deny"]},
                 "export": {"dynamic": {"enabled": true, "config": {"configMapName": "own", "content": [
@@ -439,6 +444,44 @@ fn exporters_and_metrics_of_flows_are_rendered_as_in_ciliums_chart() {
     }
 }
 
+/// The options of TLS name the files of the secret that is mounted, of which clients' authority is one with mtls alone.
+#[test]
+fn the_operator_has_the_certificates_of_its_metrics() {
+    require_helm!();
+    let rendered = |mtls: bool| {
+        let tls = json!({"enabled": true, "server": {"existingSecret": "own", "mtls": {"enabled": mtls}}});
+        render(&json!({"operator": {"prometheus": {"tls": tls}}})).unwrap()
+    };
+    let files = |text: &str| -> BTreeSet<String> {
+        let spec = &objects(text)["Deployment/cilium-operator"]["spec"]["template"]["spec"];
+        let find = |list: &Value| {
+            let list = list.as_array().unwrap();
+            list.iter().find(|entry| entry["name"] == "prometheus-tls").unwrap().clone()
+        };
+        let mount = find(&spec["containers"][0]["volumeMounts"]);
+        let secret = &find(&spec["volumes"])["projected"]["sources"][0]["secret"];
+        assert_eq!(secret["name"], "own");
+        let items = secret["items"].as_array().unwrap();
+        let path = |item: &Value| {
+            format!("{}/{}", mount["mountPath"].as_str().unwrap(), item["path"].as_str().unwrap())
+        };
+        items.iter().map(path).collect()
+    };
+    let options = |text: &str| -> BTreeSet<String> {
+        let options = config(text).into_iter();
+        options.filter(|(key, _)| key.starts_with("operator-prometheus-tls-")).map(|(_, file)| file).collect()
+    };
+    for (mtls, count) in [(false, 2), (true, 3)] {
+        let text = rendered(mtls);
+        assert_eq!(config(&text)["operator-prometheus-enable-tls"], "true");
+        assert_eq!(files(&text), options(&text));
+        assert_eq!(files(&text).len(), count);
+    }
+    let off = render(&json!({})).unwrap();
+    assert!(config(&off).keys().all(|key| !key.contains("-tls-") || !key.starts_with("operator-prometheus")));
+    assert!(!off.contains("prometheus-tls"));
+}
+
 /// Each monitor selects the service that the chart makes for it, by its labels and the name of its port.
 #[test]
 fn service_monitors_find_their_services() {
@@ -449,7 +492,8 @@ fn service_monitors_find_their_services() {
     of_others.as_object_mut().unwrap().remove("tlsConfig");
     let values = json!({
         "prometheus": {"enabled": true, "serviceMonitor": monitor},
-        "operator": {"prometheus": {"enabled": true, "serviceMonitor": monitor}},
+        "operator": {"prometheus": {"enabled": true, "serviceMonitor": monitor,
+            "tls": {"enabled": true, "server": {"existingSecret": "own"}}}},
         "hubble": {"enabled": true, "metrics": {"enabled": ["drop"], "tls": {"enabled": true}, "serviceMonitor": monitor},
             "relay": {"enabled": true, "prometheus": {"enabled": true, "serviceMonitor": of_others}}},
         "envoy": {"enabled": true, "prometheus": {"serviceMonitor": of_others}},
@@ -457,7 +501,7 @@ fn service_monitors_find_their_services() {
     let rendered = objects(&render(&values).unwrap());
     for (monitor, service, scheme) in [
         ("cilium-agent", "cilium-agent", None),
-        ("cilium-operator", "cilium-operator", None),
+        ("cilium-operator", "cilium-operator", Some("https")),
         ("hubble", "hubble-metrics", Some("https")),
         ("hubble-relay", "hubble-relay-metrics", None),
         ("cilium-envoy", "cilium-envoy", None),
