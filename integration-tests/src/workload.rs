@@ -166,11 +166,24 @@ impl<'a> Workload<'a> {
     /// When it fails.
     #[must_use]
     pub fn run(&self, spec: &Value) -> String {
+        self.try_run(spec).unwrap_or_else(|output| panic!("{}: {output}", self.file_name(spec)))
+    }
+
+    /// Runs a container of this spec until it ends. Returns its output, as an error if it fails.
+    ///
+    /// # Errors
+    /// The status and the output of a container that has failed.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn try_run(&self, spec: &Value) -> Result<String, String> {
         let (image, container) = self.container(spec);
         let name = self.file_name(spec);
         let output = self.machine.container_command(&name, &image.root, &container).output().unwrap();
-        assert!(output.status.success(), "{name}: {}: {}", output.status, text(&output));
-        text(&output)
+        match output.status.success() {
+            true => Ok(text(&output)),
+            false => Err(format!("{}: {}", output.status, text(&output))),
+        }
     }
 
     /// Starts the pod's container and runs its hook `postStart`.

@@ -40,6 +40,7 @@ pub(crate) fn cell() -> Cell {
             qps: config.operator_k8s_client_qps,
             burst: config.operator_k8s_client_burst,
             required: required_kinds(is_on),
+            only_requests: false,
         })
     };
     let cells = [config::<OperatorClientConfig>(), provide(profile)];

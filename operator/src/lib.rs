@@ -12,9 +12,11 @@
 
 #![forbid(unsafe_code)]
 
+mod certgen;
 mod client;
 mod tables;
 
+pub use certgen::certgen;
 pub use known_options::known_options;
 pub use tables::large_tables;
 

@@ -1,7 +1,9 @@
 //! The binary: `operator --config-dir DIR` runs the operator, `operator config` prints its options, `operator hive` the tree of
 //! cells.
 
+use std::ffi::OsString;
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -27,19 +29,36 @@ const USAGE: &str = "\
 Usage: operator [--config-dir DIR] [OPTIONS]   run the operator
        operator config                         the options in force, each with where it came from
        operator hive                           what it is made of, as a tree
+       operator certgen [OPTIONS]              write certificates as secrets; --help lists its options
        operator version | --version
+";
+
+/// The first word that selects the maker of certificates, and the name by which Cilium's image has that program.
+const CERTGEN: &str = "certgen";
+const CILIUM_CERTGEN: &str = "cilium-certgen";
+
+const CERTGEN_USAGE: &str = "\
+Usage: operator certgen [OPTIONS]   write the certificates that CILIUM_CERTGEN_CONFIG lists as secrets, signed
+                                    by the authority of a secret
 ";
 
 fn main() -> ExitCode {
     memory_limit::tune_allocator();
+    let is_certgen = is_certgen(std::env::args_os().take(2));
     let (filter, level) = logging::filter();
-    let built = Hive::builder(bundle([logging::cell(level.clone()), operator::cells()]))
-        .process("CILIUM_")
-        .config_files()
-        .foreign(operator::known_options())
-        .stop_timeout(STOP_TIMEOUT)
-        .build();
+    let built = match is_certgen {
+        true => Hive::builder(bundle([logging::cell(level.clone()), operator::certgen()]))
+            .process("CILIUM_CERTGEN_")
+            .build(),
+        false => Hive::builder(bundle([logging::cell(level.clone()), operator::cells()]))
+            .process("CILIUM_")
+            .config_files()
+            .foreign(operator::known_options())
+            .stop_timeout(STOP_TIMEOUT)
+            .build(),
+    };
     let code = match level.install_for(filter, built, |hive| Ok(hive.config::<DebugConfig>()?.debug)) {
+        Ok(hive) if is_certgen => make_certificates(hive, &level),
         Ok(hive) => dispatch(hive, &level),
         Err(error) => {
             tracing::error!(target: FATAL_TARGET, %error, "unable to start operator");
@@ -48,6 +67,24 @@ fn main() -> ExitCode {
     };
     level.flush();
     code
+}
+
+/// Whether name or first word of the command line are those of the maker of certificates.
+fn is_certgen(mut words: impl Iterator<Item = OsString>) -> bool {
+    let is_named =
+        words.next().is_some_and(|name| Path::new(&name).file_name() == Some(CILIUM_CERTGEN.as_ref()));
+    is_named || words.next().is_some_and(|word| word == CERTGEN)
+}
+
+fn make_certificates(hive: Hive, log: &LogLevel) -> ExitCode {
+    match hive.arguments().words.iter().find(|word| *word != CERTGEN) {
+        _ if hive.arguments().help => print(&format!("{CERTGEN_USAGE}\nOptions:\n{}", hive.usage())),
+        Some(word) => {
+            tracing::error!(word, "Unknown word\n{CERTGEN_USAGE}");
+            ExitCode::FAILURE
+        }
+        None => run(hive, log),
+    }
 }
 
 /// Runs the command that the command line names.

@@ -86,6 +86,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
         "operator-election",
         "operator-definitions",
         "operator-api",
+        "operator-certgen",
     ],
     &["operator-status"],
     &[
@@ -471,6 +472,7 @@ pub(crate) const OWN_WAITS: &[(&str, &str)] = &[
 pub(crate) const ENVIRONMENT: &[(&str, &str)] = &[
     ("agent/build.rs", "by which cargo passes target and profile to a build script"),
     ("agent/src/main.rs", "the home folder, where the configuration file may be"),
+    ("operator/src/main.rs", "the name or the first word, which select the maker of certificates"),
     ("cells/infra/api/client/src/address.rs", "`CILIUM_SOCK`, by which all clients of Cilium find the agent"),
     (
         "cells/config/sources/src/build.rs",

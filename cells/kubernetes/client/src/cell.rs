@@ -80,7 +80,9 @@ async fn new_client(p: ClientParams) -> Result<Client, Error> {
         health: p.health.clone(),
     };
     let crd_wait_timeout = if p.profile.is_some() { Duration::ZERO } else { p.config.crd_wait_timeout };
-    start(&p.jobs, &p.config, crd_wait_timeout, &connection, &p.shutdown);
+    if p.profile.as_ref().is_none_or(|profile| !profile.only_requests) {
+        start(&p.jobs, &p.config, crd_wait_timeout, &connection, &p.shutdown);
+    }
     let status = status::of(&connection);
     let source = ApiServer(Some(connection));
     let probe = Arc::new(ServerProbe::new(link.clone()));

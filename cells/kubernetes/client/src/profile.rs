@@ -14,4 +14,6 @@ pub struct ClientProfile {
     pub burst: u32,
     /// Kinds whose objects are unknown, not none, while they are not defined.
     pub required: BTreeSet<Kind>,
+    /// Whether the program only sends requests: nothing is read that it does not ask for.
+    pub only_requests: bool,
 }

@@ -1,6 +1,7 @@
 //! The chart `helm/apiary`, rendered by helm: its objects, its configuration, its roles, the values that it refuses.
 
 mod beside;
+mod certgen;
 mod images;
 mod joined;
 mod refused;

@@ -52,7 +52,13 @@ fn values_of_another_type_or_name_are_refused_by_path() {
         ("extraEnv", json!([{"value": "x"}]), "at '/extraEnv/0': missing property 'name'"),
         ("healthPort", json!(70000), "at '/healthPort': maximum"),
         ("policyEnforcementMode", json!("Always"), "at '/policyEnforcementMode': value must be one of"),
-        ("hubble.tls.auto.method", json!("cronJob"), "at '/hubble/tls/auto/method': value must be one of"),
+        ("hubble.tls.auto.method", json!("cron"), "at '/hubble/tls/auto/method': value must be one of"),
+        ("certgen.generateCA", json!("no"), "at '/certgen/generateCA': got string, want boolean"),
+        (
+            "certgen.hostNetwork",
+            json!(true),
+            "at '/certgen': additional properties 'hostNetwork' not allowed",
+        ),
         ("envoy.xdsMode", json!("ads"), "at '/envoy/xdsMode': value must be one of"),
         ("hubble.ui.baseUrl", json!("flows"), "at '/hubble/ui/baseUrl': 'flows' does not match pattern"),
     ] {

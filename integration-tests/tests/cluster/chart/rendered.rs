@@ -163,6 +163,15 @@ fn value_sets() -> Vec<(&'static str, Value)> {
                 "tls": {"enabled": true, "server": {"existingSecret": "own", "mtls": {"enabled": true}}}}}}),
         ),
         (
+            "certificates by a Job",
+            json!({"debug": {"enabled": true}, "k8sServiceHost": "192.0.2.1", "k8sServicePort": 6443, "imagePullSecrets": [{"name": "key"}],
+                "hubble": {"enabled": true, "tls": {"auto": {"method": "cronJob", "schedule": "0 3 * * 1"}}, "relay": {"enabled": true}},
+                "certgen": {"generateCA": false, "ttlSecondsAfterFinished": 1800, "priorityClassName": "own", "nodeSelector": {"a": "b"},
+                    "tolerations": [{"operator": "Exists"}], "affinity": {"nodeAffinity": {}}, "podLabels": {"a": "b"}, "podAnnotations": {"c": "d"},
+                    "annotations": {"job": {"e": "f"}, "cronJob": {"g": "h"}}, "resources": {"limits": {"memory": "64Mi"}},
+                    "extraVolumes": [{"name": "more", "emptyDir": {}}], "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}]}}),
+        ),
+        (
             "flows by files that change",
             json!({"hubble": {"enabled": true, "dropEventEmitter": {"enabled": true, "interval": "1m", "reasons": ["policy_denied", "policy_deny"]},
                 "export": {"dynamic": {"enabled": true, "config": {"configMapName": "own", "content": [
