@@ -4,6 +4,7 @@ mod bad_input;
 mod bad_kubeconfig;
 mod bad_manifests;
 mod cleanup;
+mod cnitool;
 mod connectivity;
 mod descriptors;
 mod failures;
