@@ -137,7 +137,7 @@ fn a_proxy_of_the_node_gets_the_frontends_address() -> Result<()> {
 
 /// Scenario 45: the word of an XDP program about the outer packet says nothing about the one inside.
 #[test]
-fn what_xdp_has_said_of_the_outer_packet_is_forgotten() -> Result<()> {
+fn flags_of_xdp_about_the_outer_packet_are_ignored() -> Result<()> {
     test_kit::require_root!();
     const LOOKED_UP: [u32; 5] = [0, 0, 1, 0, 0];
     for (family, program) in FAMILIES.into_iter().zip(IPIP) {
@@ -183,7 +183,7 @@ fn packets_inside_are_handled_like_others() -> Result<()> {
         let about = family.error_about(&segment(family.vip(), client, TCP, ACK));
         let outcome = arrive(&node, &family.wrapped(host.ip(), &about))?;
         assert_eq!(outcome.packet.len(), 14 + about.len(), "{family:?}");
-        // Who the service does not serve, and to whom it is closed.
+        // A service that is not for clients outside, and one that is closed to this client.
         let packet = frame(DEVICE, ROUTER_MAC, &to(family.vip()));
         node.set_flags(0, 0)?;
         assert_eq!(node.refused(&packet)?, Some(drop::IS_A_CLUSTERIP));
@@ -221,7 +221,7 @@ fn fragments_inside_go_to_the_backend() -> Result<()> {
 
 /// Damaged headers, options, fragments, other receivers and other families stay as they are.
 #[test]
-fn what_is_no_whole_packet_to_the_node_is_left_as_it_is() -> Result<()> {
+fn other_outer_headers_are_left_as_they_are() -> Result<()> {
     test_kit::require_root!();
     for family in FAMILIES {
         let node = Node::frontend(&through_the_stack(), family, UDP, &[family.b(BACKEND_PORT)])?;
@@ -285,7 +285,7 @@ fn what_is_no_whole_packet_to_the_node_is_left_as_it_is() -> Result<()> {
     Ok(())
 }
 
-/// RFC 6040, 4.2: what routers between the nodes have marked arrives, at receivers whose senders know such marks.
+/// RFC 6040, 4.2: marks of routers between the nodes arrive if the sender knows such marks.
 #[test]
 fn marks_of_congestion_are_those_of_the_packet_inside() -> Result<()> {
     test_kit::require_root!();

@@ -55,7 +55,7 @@ pub(crate) trait Terminated: Outer {
     fn is_outer(skb: Skb, header: &Self::Header) -> bool;
     /// Returns the congestion bits of a header that begins at an offset.
     fn congestion(skb: Skb, offset: usize) -> u8;
-    /// Marks a packet whose sender is capable of it as one that has met congestion.
+    /// Marks a packet of a capable sender as one that has met congestion.
     fn set_congested(skb: Skb, header: &mut Self::Header);
 }
 

@@ -1,4 +1,5 @@
-//! Devices that add outer IP headers to packets of the same family, whose addresses come with each packet (`external`).
+//! Devices that add outer IP headers to packets of the same family, with addresses that come with each packet
+//! (`external`).
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage as Message;

@@ -78,7 +78,7 @@ pub(crate) fn send<F: Outer>(skb: Skb, flow: &Flow<F::Address>, backend: F::Addr
     // SAFETY: `header` checked the bounds; nothing is written while this borrow is used.
     let length = F::length(unsafe { &*header });
     let added = F::HEADER_LEN as u16;
-    // The device segments a large packet, whose parts have been received by a link.
+    // The device segments a large packet; its parts have been received by a link.
     let length = if skb.gso_size() == 0 { length.saturating_add(added) } else { 0 };
     let (source, mut mtu) = (snat::direct_routing_address::<F>(), 0);
     if let Err(why) = Route::for_length::<F>(skb, source, backend, length, &mut mtu) {
