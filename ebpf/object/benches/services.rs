@@ -304,7 +304,12 @@ fn accelerated(family: Family, ns: &NetNs) -> Result<()> {
         "neigh replace 203.0.113.9 lladdr 02:00:00:00:00:99 dev out0 nud permanent
          neigh replace 2001:db8:1::9 lladdr 02:00:00:00:00:99 dev out0 nud permanent",
     )?;
-    let nodeport = NodeConfig { nodeport: 1, snat_min_port: MIN_PORT, xdp: 1, ..default_config() };
+    let nodeport = NodeConfig {
+        nodeport: 1,
+        snat_min_port: MIN_PORT,
+        before_services: before_services::XDP,
+        ..default_config()
+    };
     let outside = family.outside();
     let world = SocketAddr::new(outside, 41000);
     let remote = REMOTE.into_iter().find(|ip| ip.is_ipv4() == outside.is_ipv4()).context("no address")?;
