@@ -60,8 +60,9 @@ pub(crate) struct Side {
     pub(crate) rules: usize,
     /// Parts for any peer.
     pub(crate) any: Vec<Part>,
-    /// Parts for the peers of a selector.
-    pub(crate) peers: BTreeMap<Peer, Vec<Part>>,
+    /// Parts for the peers of a selector, in the order of their keys: a rule may have thousands of selectors, and nodes of
+    /// a map would be half empty.
+    pub(crate) peers: Vec<(Peer, Vec<Part>)>,
     /// The numbers of the rules' priorities.
     pub(crate) levels: Levels,
     /// Whether a rule asks for authentication, which then holds for narrower allows, too, and beside allows that take
@@ -296,6 +297,7 @@ impl Builder<'_> {
             authenticates: !passes && rules.iter().any(|rule| rule.authentication.is_some()),
             ..Side::default()
         };
+        let mut peers = BTreeMap::new();
         for (priority, reason) in (0..).zip(additions) {
             let part = Part {
                 traffic: Traffic::Blocks([L4::ALL].into()),
@@ -309,14 +311,15 @@ impl Builder<'_> {
             };
             match reason {
                 Reason::Localhost => {
-                    side.peers.insert(Peer::Host, vec![part]);
+                    peers.insert(Peer::Host, vec![part]);
                 }
                 _ => side.any.push(part),
             }
         }
         for ((tier, spec), effects) in filters(rules)? {
-            self.filter(&mut side, direction, tier, spec.as_ref(), effects);
+            self.filter(&mut side, &mut peers, direction, tier, spec.as_ref(), effects);
         }
+        side.peers = peers.into_iter().collect();
         match direction {
             Direction::Ingress => self.plan.ingress = side,
             Direction::Egress => self.plan.egress = side,
@@ -332,6 +335,7 @@ impl Builder<'_> {
     fn filter(
         &mut self,
         side: &mut Side,
+        peers: &mut BTreeMap<Peer, Vec<Part>>,
         direction: Direction,
         tier: Tier,
         spec: Option<&PortSpec>,
@@ -369,7 +373,7 @@ impl Builder<'_> {
                 true => side.any.push(part),
                 // Most selectors have one part, and a policy may have thousands of selectors.
                 false => {
-                    let parts = side.peers.entry(Peer::Selected(*id));
+                    let parts = peers.entry(Peer::Selected(*id));
                     parts.or_insert_with(|| Vec::with_capacity(1)).push(part);
                 }
             }

@@ -108,7 +108,7 @@ impl Engine {
             let side = plan.side(direction);
             let any = Any::new(side, &mut resolved.reasons);
             for peer in peers.iter().copied().filter(|peer| *peer != 0) {
-                let parts = side.peers.iter().filter(|(peers, _)| self.is_selected(**peers, peer));
+                let parts = side.peers.iter().filter(|(peers, _)| self.is_selected(*peers, peer));
                 let parts = parts.flat_map(|(_, parts)| parts);
                 let names = self.identities.get(peer).map(|identity| &identity.ports);
                 let new = peer_rows(parts, names, &any, side, &mut resolved.reasons);
@@ -138,7 +138,7 @@ impl Engine {
         // Pairs of an identity and the index of a selector that selects it. Identities with the same set of selectors
         // form a class with the same rows; named ports belong to the class key only if a part of the class uses them.
         let mut counts: Vec<(u32, u32)> = Vec::new();
-        for (index, peer) in side.peers.keys().enumerate() {
+        for (index, (peer, _)) in side.peers.iter().enumerate() {
             let selected = match peer {
                 Peer::Host => &[HOST][..],
                 Peer::Selected(id) => self.peers.of(*id),
@@ -146,7 +146,7 @@ impl Engine {
             counts.extend(selected.iter().map(|identity| (*identity, index as u32)));
         }
         counts.sort_unstable();
-        let parts: Vec<&Vec<Part>> = side.peers.values().collect();
+        let parts: Vec<&Vec<Part>> = side.peers.iter().map(|(_, parts)| parts).collect();
         let by_name = |part: &Part| matches!(part.traffic, Traffic::Named(..));
         let names_count: Vec<bool> = parts.iter().map(|parts| parts.iter().any(by_name)).collect();
         let mut made: HashMap<(Vec<u32>, Option<&NamedPorts>), Arc<PeerRows>> = HashMap::new();

@@ -250,9 +250,11 @@ fn digest(key: &RowKey, entry: &PolicyEntry) -> u64 {
 
 impl FromIterator<(RowKey, PolicyEntry)> for Rows {
     fn from_iter<I: IntoIterator<Item = (RowKey, PolicyEntry)>>(rows: I) -> Rows {
-        let mut all = Rows::default();
-        rows.into_iter().for_each(|(key, entry)| all.insert(key, entry));
-        all
+        // Built at once, its nodes are full; by single insertions in order they are half empty.
+        let rows: BTreeMap<RowKey, PolicyEntry> = rows.into_iter().collect();
+        let lengths = rows.keys().fold(0, |lengths, key| lengths | 1 << key.bits);
+        let digest = rows.iter().fold(0, |all, (key, entry)| all ^ digest(key, entry));
+        Rows { rows, lengths, digest }
     }
 }
 
