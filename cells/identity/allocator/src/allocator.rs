@@ -314,6 +314,14 @@ impl Identities {
         Ok(id)
     }
 
+    /// Returns the number of identities of the range that are not free; `None` until all sources of the table are complete,
+    /// which is no growth.
+    pub(crate) fn used(&self) -> Option<usize> {
+        let snapshot = self.table.snapshot();
+        let used = || self.table.all(&snapshot).filter(|row| self.range.contains(row.id)).count();
+        self.table.initialized(&snapshot).then(used)
+    }
+
     /// Iterates over the range in the order that the labels determine.
     pub(crate) fn candidates(&self, labels: &LabelArray) -> impl Iterator<Item = u32> + use<> {
         self.range.candidates(labels)

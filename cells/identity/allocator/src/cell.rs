@@ -14,13 +14,15 @@ use maps::FamilyConfig;
 use metrics::Metrics;
 use state_file::Rewrite;
 use statedb::{RwTable, Table};
+use tokio::sync::watch;
 
 use crate::allocator::Identities;
 use crate::config::{AllocationMode, IdentityConfig};
 use crate::crd::Backend;
 use crate::follow::Follow;
+use crate::forecast::{Forecast, SAMPLE_INTERVAL};
 use crate::identity::Identity;
-use crate::metrics::Kinds;
+use crate::metrics::{Exhaustion, Kinds};
 use crate::prefixes::Prefixes;
 use crate::request::{IdentityRequest, Requests};
 use crate::{reserved, rest, store};
@@ -142,7 +144,29 @@ fn new_handles(p: HandleParams) -> Arc<Handles> {
             }
         })
         .add();
+    forecast(&p, &identities);
     Arc::new(Handles { identities, prefixes })
+}
+
+/// Adds the job that forecasts the exhaustion of the range of workloads, for health and metrics.
+fn forecast(p: &HandleParams, identities: &Identities) {
+    let forecast = watch::Sender::new(Forecast::new(identities.range));
+    p.metrics.register_collector(Exhaustion(forecast.subscribe()));
+    let (identities, health) = (identities.clone(), p.health.child("exhaustion"));
+    let forecast = Arc::new(forecast);
+    p.jobs
+        .timer("identity-forecast", SAMPLE_INTERVAL, move |_| {
+            let (identities, health, forecast) = (identities.clone(), health.clone(), forecast.clone());
+            async move {
+                let Some(used) = hive::blocking(move || identities.used()).await else { return Ok(()) };
+                forecast.send_modify(|forecast| forecast.sample(Instant::now(), used));
+                if let Some(outlook) = forecast.borrow().outlook() {
+                    outlook.report(&health);
+                }
+                Ok(())
+            }
+        })
+        .add();
 }
 
 /// Adds the job that reads CiliumIdentities of sources without an API server.

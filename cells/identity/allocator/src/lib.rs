@@ -18,6 +18,9 @@
 //! Identities of prefixes that have not been requested again are released when all sources of the ipcache are complete
 //! and a grace period has ended (`identity-restore-grace-period`).
 //!
+//! **Exhaustion** of the range of workloads is forecast from its growth: a row of health is degraded when the last id is used
+//! within six hours, and metrics have the time left. Then [`Error::Exhausted`] is returned; ids in use stay as they are.
+//!
 //! **An identity is not reused for other labels** while packets may still carry it: without a user it is kept for its
 //! labels, in the table as well, for [`QUARANTINE`]; the same labels get it back. Ids of prefixes are reused as late as
 //! possible.
@@ -62,6 +65,7 @@ mod config;
 mod crd;
 mod error;
 mod follow;
+mod forecast;
 mod identity;
 mod metrics;
 mod nodes;

@@ -9,7 +9,9 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use statedb::Table;
+use tokio::sync::watch;
 
+use crate::forecast::Forecast;
 use crate::identity::Identity;
 
 /// The first well-known identity.
@@ -57,6 +59,30 @@ impl Collector for Kinds {
         for (source, count) in sources {
             ConstGauge::<i64>::new(count).encode(family.encode_family(&[("source", source.as_str())])?)?;
         }
+        Ok(())
+    }
+}
+
+/// The share of the range of workloads that is used, and the time until its last id is.
+#[derive(Debug)]
+pub(crate) struct Exhaustion(pub(crate) watch::Receiver<Forecast>);
+
+impl Collector for Exhaustion {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let Some(outlook) = self.0.borrow().outlook() else { return Ok(()) };
+        let help = "Share of the identities of workloads that are used, 1 for all";
+        let used = ConstGauge::new(outlook.used as f64 / outlook.capacity.max(1) as f64);
+        used.encode(encoder.encode_descriptor("identity_range_usage", help, None, MetricType::Gauge)?)?;
+        let Some(left) = outlook.left else { return Ok(()) };
+        let help =
+            "Seconds until all identities of workloads are used at the present growth; absent without growth";
+        let name = "identity_exhaustion_seconds";
+        ConstGauge::new(left.as_secs_f64()).encode(encoder.encode_descriptor(
+            name,
+            help,
+            None,
+            MetricType::Gauge,
+        )?)?;
         Ok(())
     }
 }

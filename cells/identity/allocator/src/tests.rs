@@ -360,3 +360,32 @@ fn metrics_are_the_originals() {
         assert!(text.lines().any(|have| have == line), "{line}\n{text}");
     }
 }
+
+#[test]
+fn the_range_of_workloads_is_sampled_when_all_sources_are_complete() {
+    let (identities, prefixes, table) = testing::identities();
+    let initializer = identities.register("state-files");
+    prefixes.allocate(&["192.0.2.0/24".parse().unwrap()]).unwrap();
+    let gone = identities.allocate(&set("k8s:app=gone"), "endpoint/1").unwrap();
+    identities.allocate(&set("k8s:app=web"), "endpoint/1").unwrap();
+    assert_eq!(identities.used(), None, "the rows of a start are no growth");
+    identities.complete(initializer);
+    identities.release(gone, "endpoint/1");
+    // Neither prefixes nor reserved identities; those in quarantine are not free.
+    assert_eq!((identities.used(), table.len(&table.snapshot())), (Some(2), 13));
+
+    let metrics = metrics::Metrics::default();
+    let forecast = tokio::sync::watch::Sender::new(crate::forecast::Forecast::new(identities.range));
+    metrics.register_collector(crate::metrics::Exhaustion(forecast.subscribe()));
+    let value = |name: &str| {
+        let text = metrics.text();
+        text.lines().find_map(|line| Some(line.strip_prefix(name)?.trim().parse::<f64>().unwrap()))
+    };
+    assert_eq!(value("cilium_identity_range_usage "), None);
+    let now = Instant::now();
+    forecast.send_modify(|forecast| forecast.sample(now, 6_528));
+    assert_eq!(value("cilium_identity_range_usage "), Some(0.1));
+    assert_eq!(value("cilium_identity_exhaustion_seconds "), None);
+    forecast.send_modify(|forecast| forecast.sample(now + Duration::from_secs(600), 13_056));
+    assert_eq!(value("cilium_identity_exhaustion_seconds "), Some(4800.0));
+}
