@@ -113,7 +113,7 @@ impl Kind {
             Kind::Duration => {
                 let bare = form == Form::Other && !raw.is_empty() && raw.bytes().all(|b| b.is_ascii_digit());
                 let text = if bare { format!("{raw}ns") } else { raw.to_owned() };
-                let duration = parse_duration(&text).map_err(Some)?;
+                let duration = parse_duration(&text).map_err(|error| Some(error.to_string()))?;
                 Ok(Value::from(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
             }
             Kind::Text | Kind::Parsed(_) => Ok(Value::from(raw)),

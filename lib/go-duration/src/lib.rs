@@ -8,7 +8,9 @@
 //! assert_eq!(go_duration::format(duration), "1m30.5s");
 //! ```
 
-use std::fmt::Write;
+use std::borrow::Cow;
+use std::error::Error;
+use std::fmt::{self, Write};
 use std::time::Duration;
 
 /// Units with their nanoseconds. Go accepts both code points of the micro sign: U+00B5 and the Greek letter U+03BC.
@@ -23,23 +25,41 @@ const UNITS: [(&str, u64); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
+/// A text that is no duration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseError(Cow<'static, str>);
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for ParseError {}
+
+impl From<&'static str> for ParseError {
+    fn from(reason: &'static str) -> Self {
+        ParseError(reason.into())
+    }
+}
+
 /// Parses a duration in Go's syntax: decimal numbers, each with a unit (`ns`, `us`, `ms`, `s`, `m`, `h`); `0` needs
 /// none. Durations are limited to `i64::MAX` nanoseconds (292 years), as in Go; negative ones are refused.
-pub fn parse(text: &str) -> Result<Duration, String> {
+pub fn parse(text: &str) -> Result<Duration, ParseError> {
     let unsigned = text.strip_prefix('+').unwrap_or(text);
     if let Some(positive) = unsigned.strip_prefix('-') {
         nanoseconds(positive)?;
-        return Err("must not be negative".to_owned());
+        return Err("must not be negative".into());
     }
     nanoseconds(unsigned).map(Duration::from_nanos)
 }
 
-fn nanoseconds(text: &str) -> Result<u64, String> {
+fn nanoseconds(text: &str) -> Result<u64, ParseError> {
     if text == "0" {
         return Ok(0);
     }
     if text.is_empty() {
-        return Err("empty".to_owned());
+        return Err("empty".into());
     }
     let (mut rest, mut total) = (text, 0_u128);
     while !rest.is_empty() {
@@ -47,12 +67,12 @@ fn nanoseconds(text: &str) -> Result<u64, String> {
         let (digits, tail) = rest.split_at(number);
         let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
         if whole.is_empty() && fraction.is_empty() {
-            return Err(format!("expected a number at \"{rest}\""));
+            return Err(ParseError(format!("expected a number at \"{rest}\"").into()));
         }
         let end = tail.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(tail.len());
         let (unit, after) = tail.split_at(end);
         let scale = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, scale)| u128::from(*scale));
-        let scale = scale.ok_or_else(|| format!("unknown unit \"{unit}\""))?;
+        let scale = scale.ok_or_else(|| ParseError(format!("unknown unit \"{unit}\"").into()))?;
         let whole: u128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| "too long")? };
         // Digits beyond 18 are below a nanosecond even for hours, and 10^18 keeps the product within u128.
         let fraction = &fraction[..fraction.len().min(18)];
@@ -61,7 +81,7 @@ fn nanoseconds(text: &str) -> Result<u64, String> {
         total = whole.checked_mul(scale).and_then(|w| w.checked_add(part + total)).ok_or("too long")?;
         rest = after;
     }
-    u64::try_from(total).ok().filter(|ns| *ns <= i64::MAX as u64).ok_or_else(|| "too long".to_owned())
+    u64::try_from(total).ok().filter(|ns| *ns <= i64::MAX as u64).ok_or("too long".into())
 }
 
 /// Formats a duration as Go's `Duration.String` does: `1h15m30.5s`, `0s`, `1.5ms`.
@@ -125,7 +145,7 @@ mod tests {
             ("9999999h", "too long"),
             ("99999999999999999999999999999999999999999h", "too long"),
         ] {
-            assert_eq!(parse(text), Err(error.to_owned()), "{text}");
+            assert_eq!(parse(text).map_err(|error| error.to_string()), Err(error.to_owned()), "{text}");
         }
     }
 

@@ -15,6 +15,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 mod reader;
 mod scalar;
@@ -46,6 +47,7 @@ pub enum Version {
 /// A fault of a text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {}{reason}", if path.is_empty() { String::new() } else { format!("{path}: ") })]
+#[non_exhaustive]
 pub struct Fault {
     /// The line, from 1.
     pub line: usize,

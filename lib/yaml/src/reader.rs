@@ -1,6 +1,7 @@
 //! From events of the parser to values.
 
 use std::collections::HashMap;
+use std::fmt;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
 use serde_json::{Map, Value};
@@ -26,6 +27,13 @@ pub struct Reader<'t> {
 
 /// A value and its weight: the number of nodes and bytes of strings.
 type Weighed = (Value, usize);
+
+impl fmt::Debug for Reader<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Reader { version, path, .. } = self;
+        f.debug_struct("Reader").field("version", version).field("path", path).finish_non_exhaustive()
+    }
+}
 
 impl<'t> Reader<'t> {
     /// Returns a reader of a text.

@@ -130,7 +130,7 @@ pub fn flow_logs(text: &str) -> Result<Vec<Spec>, BadFile> {
         let interval = match interval.as_str() {
             "" => Duration::ZERO,
             text => go_duration::parse(text)
-                .map_err(|problem| bad(&format!("{path}.aggregationInterval"), problem))?,
+                .map_err(|problem| bad(&format!("{path}.aggregationInterval"), problem.to_string()))?,
         };
         let end = entry.text("end")?;
         let end = (!end.is_empty())

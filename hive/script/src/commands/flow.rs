@@ -42,7 +42,7 @@ pub(super) fn help_command() -> Command<Run> {
 
 async fn sleep(state: State, call: Call) -> anyhow::Result<Output> {
     let [duration] = call.exactly()?;
-    let duration = parse_duration(duration).map_err(anyhow::Error::msg).context("invalid duration")?;
+    let duration = parse_duration(duration).context("invalid duration")?;
     tokio::select! {
         () = tokio::time::sleep(duration) => Ok(Output::text("")),
         interrupt = state.interrupted() => Err(interrupt.into()),

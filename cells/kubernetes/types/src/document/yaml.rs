@@ -40,7 +40,7 @@ pub(super) fn lines(text: &str) -> HashMap<String, usize> {
 
 impl From<yaml_values::Fault> for Fault {
     fn from(fault: yaml_values::Fault) -> Fault {
-        let yaml_values::Fault { line, path, reason } = fault;
+        let yaml_values::Fault { line, path, reason, .. } = fault;
         Fault { line, problem: Problem::new(path, reason) }
     }
 }
