@@ -31,8 +31,8 @@ fn agent_that_leaves_nothing() {
         datapath.ready().await;
         let _kept = std::env::var_os(KEEPS).map(|_| datapath);
         terminated.recv().await;
-        hive.logged_no_warning();
-        hive.is_healthy();
+        hive.assert_no_warning();
+        hive.assert_healthy();
         hive.finish().await;
     });
 }

@@ -11,6 +11,7 @@ use crate::lifecycle::State;
 
 /// A function and where it was registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Place {
     /// The path of the function, as the compiler prints it.
     pub function: &'static str,
@@ -26,6 +27,7 @@ impl fmt::Display for Place {
 
 /// A function with the module that it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Site {
     /// The function.
     pub place: Place,
@@ -56,6 +58,7 @@ impl fmt::Display for InModule<'_> {
 pub enum GraphError {
     /// Nothing provides a required type.
     #[error("missing {key}\n    needed by {needed_by}{}", show_hints(.hints))]
+    #[non_exhaustive]
     Missing {
         /// The missing type.
         key: Key,
@@ -68,6 +71,7 @@ pub enum GraphError {
     #[error(
         "private {key}\n    needed by {needed_by}\n    it is private to {provider}\n    hint: make it `provide`, or move the consumer into that module"
     )]
+    #[non_exhaustive]
     Private {
         /// The missing type.
         key: Key,
@@ -80,6 +84,7 @@ pub enum GraphError {
     #[error(
         "uncertain {key}\n    needed by {needed_by}\n    it may be absent: {provider} returns an `Option`\n    hint: take it as `Option<..>`"
     )]
+    #[non_exhaustive]
     Uncertain {
         /// The missing type.
         key: Key,
@@ -92,6 +97,7 @@ pub enum GraphError {
     #[error(
         "duplicate {key}\n    provided by {first}\n    and by      {second}\n    hint: {}", once(.key)
     )]
+    #[non_exhaustive]
     Duplicate {
         /// The provided type.
         key: Key,
@@ -104,6 +110,7 @@ pub enum GraphError {
     #[error(
         "ambiguous {key}\n    decorated by {first}\n    and by       {second}\n    hint: make one decorator of both, or nest them with `decorate`"
     )]
+    #[non_exhaustive]
     Ambiguous {
         /// The decorated type.
         key: Key,
@@ -114,6 +121,7 @@ pub enum GraphError {
     },
     /// A test replaces something in a module that does not provide it.
     #[error("nothing to replace in module `{module}`: {key}\n    asked for at {}:{}\n    hint: {hint}", .at.file(), .at.line())]
+    #[non_exhaustive]
     NothingToReplace {
         /// The type to replace.
         key: Key,
@@ -128,6 +136,7 @@ pub enum GraphError {
     #[error(
         "nothing gives or takes {key}, replaced at {}:{}\n    hint: for a trait write `.replace::<dyn Trait>(..)`", .at.file(), .at.line()
     )]
+    #[non_exhaustive]
     ReplacesNothing {
         /// The type to replace.
         key: Key,
@@ -136,6 +145,7 @@ pub enum GraphError {
     },
     /// A constructor returns nothing, so that no node can depend on it and it would never run.
     #[error("{site} gives nothing, so nobody can need it\n    hint: use `invoke` for what is to run")]
+    #[non_exhaustive]
     GivesNothing {
         /// The constructor.
         site: Site,
@@ -144,6 +154,7 @@ pub enum GraphError {
     #[error(
         "condition {site} panicked: {panic}\n    hint: a condition should only look at its configuration struct"
     )]
+    #[non_exhaustive]
     Condition {
         /// The function given to [`when`](crate::Cell::when).
         site: Site,
@@ -152,12 +163,14 @@ pub enum GraphError {
     },
     /// Constructors need each other.
     #[error("dependency cycle{}\n    hint: break it with a start hook, or by moving the shared part into its own constructor", show_cycle(.steps))]
+    #[non_exhaustive]
     Cycle {
         /// Each constructor and what it needs from the next; the last needs the first.
         steps: Vec<(Site, Key)>,
     },
     /// A module has an id that is not allowed.
     #[error("module id `{id}` ({}:{}) is not one lower-case letter followed by up to 30 of a-z, 0-9, `_`, `-`", .at.file(), .at.line())]
+    #[non_exhaustive]
     ModuleId {
         /// The id.
         id: String,
@@ -166,6 +179,7 @@ pub enum GraphError {
     },
     /// Two modules under one parent have the same id.
     #[error("module `{module}` is there twice: {}:{} and {}:{}", .first.file(), .first.line(), .second.file(), .second.line())]
+    #[non_exhaustive]
     DuplicateModule {
         /// The path of the module.
         module: String,
@@ -176,6 +190,7 @@ pub enum GraphError {
     },
     /// A module is to be left out or replaced that is not among the cells.
     #[error("no module `{module}` to leave out or replace, asked for at {}:{}{}", .at.file(), .at.line(), did_you_mean(.nearest.as_deref()))]
+    #[non_exhaustive]
     NoSuchModule {
         /// The id or path.
         module: String,
@@ -188,6 +203,7 @@ pub enum GraphError {
     #[error(
         "option `{flag}` is declared twice\n    by {first}\n    by {second}\n    hint: rename one with `#[flag(name = \"..\")]`"
     )]
+    #[non_exhaustive]
     DuplicateFlag {
         /// The name of the option.
         flag: String,
@@ -198,6 +214,7 @@ pub enum GraphError {
     },
     /// The default of an option is not a value of its type.
     #[error("default of option `{flag}`: {reason}\n    declared by {site}")]
+    #[non_exhaustive]
     BadDefault {
         /// The name of the option.
         flag: String,
@@ -261,6 +278,7 @@ pub enum HookError {
     Panicked(String),
     /// The hook ran out of time.
     #[error("did not finish within {limit:?} ({set_by}){}", .own.as_ref().map(|e| format!(": {}", with_causes(e))).unwrap_or_default())]
+    #[non_exhaustive]
     TimedOut {
         /// The limit.
         limit: Duration,
@@ -271,6 +289,7 @@ pub enum HookError {
     },
     /// The hook succeeded, but could not be cancelled when it exceeded its limit.
     #[error("took {took:.1?}, its limit is {limit:?}: it held up its thread; use hive::blocking(..).await")]
+    #[non_exhaustive]
     Late {
         /// The elapsed time.
         took: Duration,
@@ -285,6 +304,7 @@ pub enum HookError {
     NotRun,
     /// The hook waits for a token of another one, which waits for it.
     #[error("not run: {} wait for each other's tokens", .hooks.join(", "))]
+    #[non_exhaustive]
     Circle {
         /// The names of the hooks.
         hooks: Vec<String>,
@@ -294,6 +314,7 @@ pub enum HookError {
 /// A hook that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{phase} hook `{hook}` of module `{module}` ({function}, {}:{}) after {elapsed:.1?}: {reason}", .at.file(), .at.line())]
+#[non_exhaustive]
 pub struct HookFailure {
     /// `start` or `stop`.
     pub phase: crate::event::Phase,
@@ -335,6 +356,7 @@ pub enum HiveError {
     Config(Vec<ConfigError>),
     /// A constructor failed.
     #[error("constructor {site} failed: {}{}", with_causes(.error), undoing(.rollback))]
+    #[non_exhaustive]
     Construct {
         /// The constructor.
         site: Site,
@@ -345,6 +367,7 @@ pub enum HiveError {
     },
     /// A start hook failed; those that had run were rolled back.
     #[error("{failure}{}{}", undone(*.rolled_back), undoing(.rollback))]
+    #[non_exhaustive]
     Start {
         /// The hook and its error.
         failure: Box<HookFailure>,
@@ -355,6 +378,7 @@ pub enum HiveError {
     },
     /// A shutdown was requested while the hive was starting.
     #[error("start cancelled in {during}{}", undoing(.rollback))]
+    #[non_exhaustive]
     Cancelled {
         /// The constructor or hook that was next or running.
         during: String,
@@ -366,6 +390,7 @@ pub enum HiveError {
     Stop(Vec<HookFailure>),
     /// A scope with a lifecycle of its own could not be started or stopped.
     #[error("scope `{scope}`: {error}")]
+    #[non_exhaustive]
     Scope {
         /// The path of its module.
         scope: String,
@@ -374,6 +399,7 @@ pub enum HiveError {
     },
     /// The operation is not possible in the state that the hive is in.
     #[error("cannot {action} a hive that is {state}")]
+    #[non_exhaustive]
     State {
         /// The requested operation.
         action: &'static str,
@@ -382,6 +408,7 @@ pub enum HiveError {
     },
     /// The operation is not possible in the state of the scope or of the surrounding hive.
     #[error("cannot {action} a scope that is {state}")]
+    #[non_exhaustive]
     ScopeState {
         /// The requested operation.
         action: &'static str,
@@ -395,12 +422,14 @@ pub enum HiveError {
     #[error(
         "Scope::{action} in a hook or constructor of the scope waits for itself; call it from a job of another module"
     )]
+    #[non_exhaustive]
     ScopeInItself {
         /// The requested operation.
         action: &'static str,
     },
     /// Code of a cell panicked outside of constructors, hooks and jobs.
     #[error("panicked while {during}: {panic}")]
+    #[non_exhaustive]
     Panicked {
         /// The operation in progress.
         during: &'static str,

@@ -44,6 +44,7 @@ pub enum JobKind {
 
 /// The hook that an event is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct HookId {
     /// The name given to [`Lifecycle::hook`](crate::Lifecycle::hook).
     pub name: Arc<str>,
@@ -60,6 +61,7 @@ pub struct HookId {
 #[non_exhaustive]
 pub enum Event {
     /// A constructor or invocation has run.
+    #[non_exhaustive]
     Constructed {
         /// Its path.
         function: &'static str,
@@ -71,11 +73,13 @@ pub enum Event {
     /// The start begins.
     Starting,
     /// All constructors have run.
+    #[non_exhaustive]
     Populated {
         /// The duration.
         duration: Duration,
     },
     /// All start hooks have run.
+    #[non_exhaustive]
     Started {
         /// Time since the start began, construction included.
         duration: Duration,
@@ -85,6 +89,7 @@ pub enum Event {
         jobs: usize,
     },
     /// The start failed or was cancelled; the call that started the hive returns the error.
+    #[non_exhaustive]
     StartFailed {
         /// The error's text.
         error: String,
@@ -94,6 +99,7 @@ pub enum Event {
         cancelled: bool,
     },
     /// A hook begins.
+    #[non_exhaustive]
     HookRuns {
         /// Start or stop.
         phase: Phase,
@@ -101,6 +107,7 @@ pub enum Event {
         hook: HookId,
     },
     /// A hook is still running.
+    #[non_exhaustive]
     HookStillRuns {
         /// Start or stop.
         phase: Phase,
@@ -110,6 +117,7 @@ pub enum Event {
         elapsed: Duration,
     },
     /// A hook has run.
+    #[non_exhaustive]
     HookRan {
         /// Start or stop.
         phase: Phase,
@@ -119,6 +127,7 @@ pub enum Event {
         duration: Duration,
     },
     /// A hook failed.
+    #[non_exhaustive]
     HookFailed {
         /// Start or stop.
         phase: Phase,
@@ -132,16 +141,19 @@ pub enum Event {
         cancelled: bool,
     },
     /// A hook was registered after the start and will not run.
+    #[non_exhaustive]
     HookTooLate {
         /// The hook.
         hook: HookId,
     },
     /// A hook has neither a start nor a stop function, and no token: it has no effect.
+    #[non_exhaustive]
     HookEmpty {
         /// The hook.
         hook: HookId,
     },
     /// The hooks that have started are stopped because the start failed.
+    #[non_exhaustive]
     RollingBack {
         /// The count.
         hooks: usize,
@@ -149,6 +161,7 @@ pub enum Event {
     /// The stop begins.
     Stopping,
     /// The stop has ended.
+    #[non_exhaustive]
     Stopped {
         /// Time since the stop began.
         duration: Duration,
@@ -156,6 +169,7 @@ pub enum Event {
         failed: usize,
     },
     /// A scope with a lifecycle of its own has started.
+    #[non_exhaustive]
     ScopeStarted {
         /// The path of its module.
         scope: Arc<str>,
@@ -163,6 +177,7 @@ pub enum Event {
         duration: Duration,
     },
     /// A scope with a lifecycle of its own could not be started.
+    #[non_exhaustive]
     ScopeFailed {
         /// The path of its module.
         scope: Arc<str>,
@@ -172,6 +187,7 @@ pub enum Event {
         error: String,
     },
     /// A scope with a lifecycle of its own has been stopped.
+    #[non_exhaustive]
     ScopeStopped {
         /// The path of its module.
         scope: Arc<str>,
@@ -181,16 +197,19 @@ pub enum Event {
         failed: usize,
     },
     /// A signal arrived.
+    #[non_exhaustive]
     Signal {
         /// Its name.
         name: &'static str,
     },
     /// A cell requested a shutdown.
+    #[non_exhaustive]
     ShutdownRequested {
         /// The error's text, if it is because of one.
         error: Option<String>,
     },
     /// A background job begins.
+    #[non_exhaustive]
     JobStarted {
         /// Its name.
         job: Arc<str>,
@@ -198,6 +217,7 @@ pub enum Event {
         module: Arc<str>,
     },
     /// A cell watches a configuration struct that never changes: none of its options is live.
+    #[non_exhaustive]
     WatchIdle {
         /// The type of the struct.
         config: &'static str,
@@ -207,6 +227,7 @@ pub enum Event {
         module: Arc<str>,
     },
     /// A background job begins while another one of the same name and module runs: both report as one.
+    #[non_exhaustive]
     JobNameTaken {
         /// Its name.
         job: Arc<str>,
@@ -218,6 +239,7 @@ pub enum Event {
         other: &'static Location<'static>,
     },
     /// A background job has ended.
+    #[non_exhaustive]
     JobEnded {
         /// Its name.
         job: Arc<str>,
@@ -227,6 +249,7 @@ pub enum Event {
         duration: Duration,
     },
     /// A run of a background job has ended, successfully or not.
+    #[non_exhaustive]
     JobRan {
         /// The kind of job.
         kind: JobKind,
@@ -240,6 +263,7 @@ pub enum Event {
         failed: bool,
     },
     /// A run of a background job failed.
+    #[non_exhaustive]
     JobFailed {
         /// Its name.
         job: Arc<str>,
@@ -251,6 +275,7 @@ pub enum Event {
         in_a_row: u64,
     },
     /// A background job was dropped because it did not end when cancelled.
+    #[non_exhaustive]
     JobAborted {
         /// Its name.
         job: Arc<str>,

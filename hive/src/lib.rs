@@ -175,6 +175,7 @@
 //! Constructors wire, hooks do I/O, jobs do ongoing work: tasks of jobs end with their cell, and none is leaked.
 
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 #![cfg_attr(
     not(all(feature = "files", feature = "pictures", feature = "test")),
     allow(dead_code, reason = "parts that a feature switches off are the only users of some items")
@@ -188,6 +189,7 @@ mod command;
 mod conditional;
 pub mod config;
 pub mod constructor;
+mod debug;
 mod error;
 mod event;
 mod graph;

@@ -7,6 +7,7 @@ use crate::shutdown::Reason;
 
 /// The outcome of a run: the cause of its end, and all errors.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Outcome {
     /// The signal that ended the run, if one did.
     pub signal: Option<&'static str>,

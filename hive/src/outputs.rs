@@ -175,9 +175,11 @@ macro_rules! tuple_outputs {
 crate::constructor::each_arity!(tuple_outputs);
 
 /// Marker: the constructor is an ordinary function.
+#[derive(Debug)]
 pub struct Immediate;
 
 /// Marker: the constructor returns a future.
+#[derive(Debug)]
 pub struct Awaited;
 
 /// The result of calling a constructor.

@@ -165,23 +165,22 @@ fn option(field: &Field, of_struct: &Struct) -> Result<(LitStr, TokenStream, Tok
     let (hidden, file_only, aliases) = (options.hidden, options.file_only, &options.aliases);
     let (live, secret, joins) = (options.live, options.secret, options.joins);
     let flag = quote! {
-        _hive::config::Flag {
-            name: #name,
-            short: #short,
-            kind: #kind,
-            expected: #expected,
-            default: #default,
-            help: #help,
-            unit: #unit,
-            hidden: #hidden,
-            file_only: #file_only,
-            aliases: &[#(#aliases),*],
-            group: #group,
-            deprecated: #deprecated,
-            live: #live,
-            secret: #secret,
-            joins: #joins,
-            check: #check,
+        {
+            let mut flag = _hive::config::Flag::new(#name, #kind, #check);
+            flag.short = #short;
+            flag.expected = #expected;
+            flag.default = #default;
+            flag.help = #help;
+            flag.unit = #unit;
+            flag.hidden = #hidden;
+            flag.file_only = #file_only;
+            flag.aliases = &[#(#aliases),*];
+            flag.group = #group;
+            flag.deprecated = #deprecated;
+            flag.live = #live;
+            flag.secret = #secret;
+            flag.joins = #joins;
+            flag
         }
     };
     Ok((name, flag, quote!(#ident: #value)))

@@ -6,6 +6,7 @@ use super::kind::Kind;
 
 /// The arguments of the command line apart from options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Arguments {
     /// The positional words, in order: subcommands and their operands.
     pub words: Vec<String>,

@@ -8,6 +8,7 @@ use super::settings::Source;
 
 /// A value that is not of its option's type.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BadValue {
     /// Where it was read.
     pub from: Source,
@@ -38,6 +39,7 @@ impl fmt::Display for BadValue {
 pub enum ConfigError {
     /// A flag on the command line that no cell declares.
     #[error("unknown flag: --{name}{}", did_you_mean(.nearest))]
+    #[non_exhaustive]
     UnknownFlag {
         /// Its name.
         name: String,
@@ -46,12 +48,14 @@ pub enum ConfigError {
     },
     /// A word on the command line that begins with one dash.
     #[error("unknown shorthand flag: {word}")]
+    #[non_exhaustive]
     UnknownShorthand {
         /// The word.
         word: String,
     },
     /// A flag at the end of the command line without its value.
     #[error("flag needs an argument: --{name}")]
+    #[non_exhaustive]
     NoArgument {
         /// Its name.
         name: String,
@@ -64,6 +68,7 @@ pub enum ConfigError {
     NoDirectory(PathBuf),
     /// A file cannot be read.
     #[error("cannot read {}: {reason}", .path.display())]
+    #[non_exhaustive]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -72,6 +77,7 @@ pub enum ConfigError {
     },
     /// A configuration file cannot be understood.
     #[error("configuration file {}: {reason}", .path.display())]
+    #[non_exhaustive]
     BadFile {
         /// The file.
         path: PathBuf,
@@ -80,6 +86,7 @@ pub enum ConfigError {
     },
     /// A key that is unknown, set by the program or found in a source where the program refuses unknown keys.
     #[error("{from}: unknown option {key}{}", .nearest.as_ref().map(|name| format!(" (did you mean {name}?)")).unwrap_or_default())]
+    #[non_exhaustive]
     UnknownKey {
         /// The key.
         key: String,
@@ -90,6 +97,7 @@ pub enum ConfigError {
     },
     /// Options that are valid individually and invalid in combination.
     #[error("{reason} (set: {})", .options.join(", "))]
+    #[non_exhaustive]
     Invalid {
         /// The fault, and the remedy.
         reason: String,
@@ -98,6 +106,7 @@ pub enum ConfigError {
     },
     /// A struct requests an option that it does not declare; only a `ConfigSpec` written by hand can do so.
     #[error("option {key} is not declared")]
+    #[non_exhaustive]
     Undeclared {
         /// The option.
         key: String,

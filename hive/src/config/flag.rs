@@ -8,8 +8,9 @@ use super::kind::{Form, Kind};
 use super::value::Parsed;
 use crate::error::{GraphError, Site};
 
-/// One option as a configuration struct declares it.
+/// One option as a configuration struct declares it. [`Flag::new`] returns one without properties, which its fields set.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct Flag {
     /// Its name, in lower case with dashes.
     pub name: &'static str,
@@ -45,8 +46,33 @@ pub struct Flag {
     pub check: fn(&Parsed<'_>) -> Result<(), String>,
 }
 
+impl Flag {
+    /// Returns an option of this type, checked by this function; its default is empty.
+    pub fn new(name: &'static str, kind: Kind, check: fn(&Parsed<'_>) -> Result<(), String>) -> Self {
+        Flag {
+            name,
+            short: None,
+            kind,
+            expected: None,
+            default: String::new(),
+            help: "",
+            unit: None,
+            hidden: false,
+            file_only: false,
+            aliases: &[],
+            group: None,
+            deprecated: None,
+            live: false,
+            secret: false,
+            joins: false,
+            check,
+        }
+    }
+}
+
 /// An option that another agent knows and this one accepts without using it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Foreign {
     /// Its name.
     pub name: String,
@@ -62,6 +88,18 @@ impl Foreign {
     /// Returns an option of this type whose default is zero.
     pub fn new(name: impl Into<String>, kind: Kind) -> Self {
         Foreign { name: name.into(), kind, default: String::new(), file_only: false }
+    }
+
+    /// Sets the default, as it would be written in a file.
+    #[must_use]
+    pub fn with_default(self, default: impl Into<String>) -> Self {
+        Foreign { default: default.into(), ..self }
+    }
+
+    /// Sets whether only files and folders may set it.
+    #[must_use]
+    pub fn with_file_only(self, file_only: bool) -> Self {
+        Foreign { file_only, ..self }
     }
 }
 

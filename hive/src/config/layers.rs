@@ -337,6 +337,5 @@ fn combine(schema: &Schema, layers: &[Layer], unknown: Vec<Unknown>, renamed: Ve
             Known::Foreign(..) => settings.unused.push(setting),
         }
     }
-    settings.figment = figment;
     settings
 }

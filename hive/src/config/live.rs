@@ -135,6 +135,7 @@ impl<T: ConfigSpec> Param for ConfigWatch<T> {
 
 /// An option whose value differs from the running one.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Change {
     /// The option.
     pub key: String,
@@ -155,6 +156,7 @@ impl fmt::Display for Change {
 
 /// The outcome of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Reloaded {
     /// Options with values that are in force now.
     pub changed: Vec<Change>,

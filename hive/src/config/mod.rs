@@ -39,7 +39,7 @@ pub use defaults::__defaults;
 pub use error::{BadValue, ConfigError};
 pub(crate) use flag::{CONFIG_DIR, CONFIG_FILE, Schema};
 pub use flag::{Flag, Foreign};
-pub use go_duration::{format as format_duration, parse as parse_duration};
+pub use go_duration::{ParseError as DurationError, format as format_duration, parse as parse_duration};
 pub use hive_derive::FlagValue;
 pub(crate) use kind::Form;
 pub use kind::Kind;

@@ -9,6 +9,7 @@ use super::settings::{SECRET, Setting, Settings, Source};
 
 /// The value of one option in one source. The source with the lowest `priority` takes effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Observed {
     /// The option, or the key as it was found if it is unknown.
     pub key: String,

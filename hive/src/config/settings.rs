@@ -5,7 +5,6 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use figment::Figment;
 use figment::value::Value;
 
 use super::error::{BadValue, ConfigError};
@@ -106,6 +105,7 @@ impl fmt::Debug for Setting {
 /// A key that no cell declares. Files and folders are often shared with other programs, so it is no error unless the
 /// program [refuses](crate::HiveBuilder::refuse_unknown) it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Unknown {
     /// The key.
     pub key: String,
@@ -119,6 +119,7 @@ pub struct Unknown {
 
 /// A former name of an option, by which it was set.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Renamed {
     /// The old name.
     pub key: String,
@@ -136,7 +137,6 @@ pub struct Settings {
     pub(crate) foreign: Arc<BTreeMap<String, Foreign>>,
     pub(crate) unknown: Vec<Unknown>,
     pub(crate) renamed: Vec<Renamed>,
-    pub(crate) figment: Figment,
     pub(crate) said: Vec<Said>,
 }
 
@@ -186,12 +186,6 @@ impl Settings {
     /// Returns the value of each source for each option, by name, highest precedence first, without defaults.
     pub fn observed(&self) -> Vec<Observed> {
         observed::observe(&self.said, self, None)
-    }
-
-    /// Returns the layers behind the values, for programs that extract structs of their own. Durations are nanoseconds,
-    /// maps are lists of `key=value`.
-    pub fn figment(&self) -> &Figment {
-        &self.figment
     }
 
     /// Logs unknown, former and unused option names: as a warning where another name was probably meant or is to be

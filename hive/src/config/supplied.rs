@@ -10,6 +10,7 @@ use super::settings::{SECRET, Settings, Source};
 
 /// A value of an option that comes from a source that the program itself watches, such as an object of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Supplied {
     /// The option.
     pub key: String,
@@ -19,8 +20,16 @@ pub struct Supplied {
     pub source: String,
 }
 
+impl Supplied {
+    /// Returns a value of an option from this source.
+    pub fn new(key: impl Into<String>, value: impl Into<String>, source: impl Into<String>) -> Self {
+        Supplied { key: key.into(), value: value.into(), source: source.into() }
+    }
+}
+
 /// A desired value that differs from the running one.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Drift {
     /// The option by its current name, or the key as it was found if it is unknown.
     pub key: String,

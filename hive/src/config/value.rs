@@ -7,7 +7,6 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use figment::value::Value;
-use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 
 use super::error::ConfigError;
 use super::format_duration;
@@ -190,9 +189,12 @@ texts! {
     Ipv4Addr => "an IPv4 address", "0.0.0.0";
     Ipv6Addr => "an IPv6 address", "::";
     SocketAddr => "an address with a port", "0.0.0.0:0";
-    IpNetwork => "a CIDR", "0.0.0.0/0";
-    Ipv4Network => "an IPv4 CIDR", "0.0.0.0/0";
-    Ipv6Network => "an IPv6 CIDR", "::/0";
+}
+#[cfg(feature = "ipnetwork")]
+texts! {
+    ipnetwork::IpNetwork => "a CIDR", "0.0.0.0/0";
+    ipnetwork::Ipv4Network => "an IPv4 CIDR", "0.0.0.0/0";
+    ipnetwork::Ipv6Network => "an IPv6 CIDR", "::/0";
 }
 
 impl FlagValue for PathBuf {

@@ -44,6 +44,7 @@ pub type HealthId = Vec<Arc<str>>;
 
 /// The latest report of one reporter.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Status {
     /// The path of the reporter.
     pub id: HealthId,
@@ -68,6 +69,22 @@ pub struct Status {
 }
 
 impl Status {
+    /// Returns a status without a report; the first `module_segments` of the path are that of the module.
+    pub fn new(id: HealthId, module_segments: usize, level: Level, updated: SystemTime) -> Self {
+        Status {
+            id,
+            level,
+            message: String::new(),
+            last_word: String::new(),
+            error: String::new(),
+            count: 0,
+            updated,
+            last_ok: None,
+            stopped: None,
+            module_segments,
+        }
+    }
+
     /// Returns the path with dots: `agent.ipam.job-gc`.
     pub fn path(&self) -> String {
         self.id.join(".")
@@ -213,7 +230,10 @@ impl HealthTree {
             gone.iter().for_each(|status| notify(mirrors, HealthChange::Closed(status)));
         }
         if !is_known {
-            statuses.insert(health.id.clone(), Status::new(health, level, now));
+            statuses.insert(
+                health.id.clone(),
+                Status::new(health.id.clone(), health.module_segments, level, now),
+            );
         }
         let Some(status) = statuses.get_mut(&health.id) else { return true };
         let new = status.report(level, cut(message), cut(error), now);
@@ -244,21 +264,6 @@ impl HealthTree {
 }
 
 impl Status {
-    fn new(health: &Health, level: Level, now: SystemTime) -> Self {
-        Status {
-            id: health.id.clone(),
-            level,
-            message: String::new(),
-            last_word: String::new(),
-            error: String::new(),
-            count: 0,
-            updated: now,
-            last_ok: None,
-            stopped: None,
-            module_segments: health.module_segments,
-        }
-    }
-
     /// Stores a report; returns true if it differs from the last one.
     fn report(&mut self, level: Level, message: String, error: String, now: SystemTime) -> bool {
         let last = if level == Level::Stopped { &self.last_word } else { &self.message };

@@ -93,6 +93,12 @@ pub struct JobGroup {
     pub(super) module: Arc<str>,
 }
 
+impl fmt::Debug for JobGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobGroup").field("module", &self.module).finish_non_exhaustive()
+    }
+}
+
 impl JobGroup {
     pub(crate) fn new(handles: &Handles<'_>) -> Self {
         let shared = handles.shared.clone();

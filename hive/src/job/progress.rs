@@ -23,6 +23,7 @@ pub struct Jobs {
 
 /// When a job runs. A job that runs once and is not retried has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Schedule {
     /// The time between two runs of a timer; `None` for jobs that run until they succeed, and for timers that run only
     /// when triggered.
@@ -285,6 +286,7 @@ impl fmt::Display for Reason {
 
 /// A job that makes no progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Stuck {
     /// The path of its health reporter.
     pub job: String,

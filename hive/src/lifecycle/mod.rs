@@ -157,6 +157,16 @@ pub struct Lifecycle {
     node: usize,
 }
 
+impl fmt::Debug for Lifecycle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Lifecycle { module, function, .. } = self;
+        f.debug_struct("Lifecycle")
+            .field("module", module)
+            .field("function", function)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Lifecycle {
     pub(crate) fn new(hooks: Arc<Hooks>, module: Arc<str>, function: &'static str, node: usize) -> Self {
         Lifecycle { hooks, module, function, node }

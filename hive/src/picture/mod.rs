@@ -18,6 +18,7 @@ pub use timeline::{Span, Step, Timeline};
 
 /// A constructor that nothing needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Unused {
     /// The constructor.
     pub site: Site,

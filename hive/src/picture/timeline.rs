@@ -26,6 +26,7 @@ struct Recording {
 
 /// One step of a start.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Span {
     /// The kind of step.
     pub step: Step,

@@ -32,7 +32,7 @@ impl TestHive {
 
     /// Checks that no reporter is degraded.
     #[track_caller]
-    pub fn is_healthy(&self) {
+    pub fn assert_healthy(&self) {
         let tree = self.hive().health();
         let degraded = tree.snapshot().into_iter().filter(|status| status.level == Level::Degraded);
         let degraded: Vec<String> = degraded
@@ -95,13 +95,13 @@ impl TestHive {
 
     /// Checks that these start hooks have run in this order; other hooks may have run in between.
     #[track_caller]
-    pub fn started_in_order<'a>(&self, hooks: impl IntoIterator<Item = &'a str>) {
+    pub fn assert_started_in_order<'a>(&self, hooks: impl IntoIterator<Item = &'a str>) {
         in_order("start hooks", hooks, &self.hook_order());
     }
 
     /// Checks that these stop hooks have run in this order; other hooks may have run in between.
     #[track_caller]
-    pub fn stopped_in_order<'a>(&self, hooks: impl IntoIterator<Item = &'a str>) {
+    pub fn assert_stopped_in_order<'a>(&self, hooks: impl IntoIterator<Item = &'a str>) {
         in_order("stop hooks", hooks, &self.stop_order());
     }
 
@@ -129,7 +129,7 @@ impl TestHive {
 
     /// Checks that no warning and no error has been logged.
     #[track_caller]
-    pub fn logged_no_warning(&self) {
+    pub fn assert_no_warning(&self) {
         let bad: Vec<String> = self
             .logs()
             .iter()

@@ -61,7 +61,7 @@ fn fault(options: &[(&str, &str)], cells: impl hive::IntoCells) -> String {
     for (option, value) in options {
         builder = builder.set(*option, value);
     }
-    let text = builder.build().err().expect("a fault").to_string();
+    let text = builder.build().expect_err("a fault").to_string();
     let lines = text.lines().map(|line| match line.split_once("conditional.rs:") {
         Some((before, after)) => {
             format!("{before}conditional.rs:_{}", after.trim_start_matches(|c: char| c.is_ascii_digit()))

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hive::config::{FlagValue, Foreign, Kind, Origin, Parsed, Source};
+use hive::config::{ConfigSpec, Flag, FlagValue, Foreign, Kind, Origin, Parsed, Source, Values};
 use hive::prelude::*;
 use hive::{HiveBuilder, HiveError, Setting, Settings};
 use ipnetwork::IpNetwork;
@@ -323,8 +323,8 @@ fn foreign_options_are_checked_but_have_no_effect() {
             ("enable-ipv4", "bool", "", false),
         ];
         table.map(|(name, kind, default, file_only)| {
-            let (kind, default) = (Kind::from_name(kind).unwrap(), default.to_owned());
-            Foreign { default, file_only, ..Foreign::new(name, kind) }
+            let kind = Kind::from_name(kind).unwrap();
+            Foreign::new(name, kind).with_default(default).with_file_only(file_only)
         })
     };
     let dir = folder(&[("enable-bgp", "true"), ("enable-ipv4", "false"), ("bgp-prot", "1")]);
@@ -526,12 +526,11 @@ async fn a_usual_file_replaces_the_folder() {
 }
 
 #[test]
-fn figment_knows_the_layer_of_each_value() {
+fn settings_know_the_source_of_each_value() {
     let hive = builder().args(["--mtu=9"]).build().unwrap();
-    let figment = hive.settings().figment();
-    assert_eq!(figment.find_metadata("mtu").unwrap().name, "command line");
-    assert_eq!(figment.find_metadata("wait").unwrap().name, "defaults");
-    assert_eq!(figment.extract_inner::<u16>("mtu").unwrap(), 9);
+    let setting = |key| hive.settings().get(key).map(|s| (s.value.as_str(), s.source.clone())).unwrap();
+    assert_eq!(setting("mtu"), ("9", Source::Flag));
+    assert_eq!(setting("wait").1, Source::Default);
 }
 
 #[tokio::test]
@@ -583,4 +582,41 @@ fn a_program_has_defaults_of_its_own() {
     let text = fault("socket-backlog", "many");
     assert!(text.contains("default of option `socket-backlog`: \"many\" is not"), "{text}");
     assert!(text.contains("HiveBuilder::preset (hive/tests/all/config.rs:"), "{text}");
+}
+
+/// Options without the derive, by the constructor that keeps other properties at their defaults.
+struct ByHand {
+    level: u8,
+    password: String,
+}
+
+impl ConfigSpec for ByHand {
+    fn flags() -> Vec<Flag> {
+        let mut level = Flag::new("level", u8::KIND, |value| u8::take(value).map(drop));
+        level.default = "3".to_owned();
+        level.short = Some('l');
+        let mut password = Flag::new("password", String::KIND, |value| String::take(value).map(drop));
+        password.secret = true;
+        vec![level, password]
+    }
+
+    fn from_values(values: &Values<'_>) -> Result<Self, hive::ConfigError> {
+        let config = ByHand { level: values.get("level")?, password: values.get("password")? };
+        // A value may be a secret: none is shown.
+        assert_eq!(format!("{values:?}"), "Values { .. }");
+        Ok(config)
+    }
+}
+
+#[test]
+fn options_are_declared_without_the_derive() {
+    let build = |args: &[&str]| Hive::builder(config::<ByHand>()).args(args.to_vec()).build();
+    let defaults = build(&[]).unwrap().config::<ByHand>().unwrap();
+    assert_eq!((defaults.level, defaults.password.as_str()), (3, ""));
+    let hive = build(&["-l", "9", "--password=hunter2"]).unwrap();
+    let given = hive.config::<ByHand>().unwrap();
+    assert_eq!((given.level, given.password.as_str()), (9, "hunter2"));
+    assert!(build(&["-l", "300"]).is_err());
+    let shown = format!("{hive:?} {:?} {:?}", hive.settings(), ByHand::flags());
+    assert!(shown.contains("password") && !shown.contains("hunter2"), "{shown}");
 }

@@ -306,7 +306,7 @@ async fn a_shutdown_during_construction_runs_no_more_constructors() {
     let error = hive.try_start().await.unwrap_err();
     assert!(matches!(error, HiveError::Cancelled { .. }), "{error}");
     // A requested stop is not a failure.
-    hive.logged_no_warning();
+    hive.assert_no_warning();
     hive.logged(LogLevel::INFO, "Start cancelled");
 }
 
@@ -322,7 +322,7 @@ async fn a_cancelled_start_logs_no_error() {
             .add();
     }));
     hive.try_start().await.unwrap_err();
-    hive.logged_no_warning();
+    hive.assert_no_warning();
     hive.logged(LogLevel::INFO, "Cancelled start hook hook=sync");
     hive.logged(LogLevel::INFO, "Start cancelled");
 }
@@ -410,7 +410,9 @@ async fn hooks_may_add_hooks_while_starting_and_not_after() {
     hive.stop().await;
     assert_eq!(hive.hook_order(), ["outer", "inner"]);
     assert_eq!(*log.lock(), ["start inner", "stop inner"]);
-    assert!(hive.events().iter().any(|e| matches!(e, Event::HookTooLate { hook } if &*hook.name == "late")));
+    assert!(
+        hive.events().iter().any(|e| matches!(e, Event::HookTooLate { hook, .. } if &*hook.name == "late"))
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -434,7 +436,7 @@ async fn events_cover_the_whole_lifecycle() {
         .map(|event| match event {
             Event::Constructed { module, .. } => format!("constructed in {module}"),
             Event::Starting => "starting".to_owned(),
-            Event::HookRuns { phase, hook } => format!("{phase} {} of {}", hook.name, hook.module),
+            Event::HookRuns { phase, hook, .. } => format!("{phase} {} of {}", hook.name, hook.module),
             Event::HookStillRuns { phase, elapsed, .. } => format!("{phase} still running after {elapsed:?}"),
             Event::HookRan { phase, duration, .. } => format!("{phase} ran for {duration:?}"),
             Event::Started { duration, .. } => format!("started in {duration:?}"),

@@ -233,11 +233,7 @@ async fn supplied_values_are_a_layer_of_their_own() {
     let r = Running::on(&[("low", "2"), ("fixed", "6"), ("mystery", "x")], &["--high=7"]).await;
     let live = r.hive.get::<LiveConfig>().unwrap();
     let supplied = |values: &[(&str, &str)]| {
-        let supplied = |(key, value): &(&str, &str)| Supplied {
-            key: (*key).to_owned(),
-            value: (*value).to_owned(),
-            source: "map m".to_owned(),
-        };
+        let supplied = |(key, value): &(&str, &str)| Supplied::new(*key, *value, "map m");
         live.supply(values.iter().map(supplied).collect());
     };
     let drift = |key: &str, value: &str| live.drift(key, value).map(|drift| drift.to_string());

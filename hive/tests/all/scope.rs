@@ -280,7 +280,7 @@ async fn a_job_that_starts_a_scope_while_the_hive_stops_has_not_failed() {
     hive.start().await;
     sleep(SECOND).await;
     hive.stop().await;
-    hive.logged_no_warning();
+    hive.assert_no_warning();
     assert!(hive.health("user.job-lead").last_word.starts_with("Finished"));
 }
 

@@ -125,18 +125,18 @@ async fn code_of_the_test_logs_to_tracing_to() {
 async fn assertions_print_the_actual_state() {
     let mut hive = TestHive::new([talks("a"), module("b", "x", invoke(|health: Health| health.ok("well")))]);
     hive.start().await;
-    hive.started_in_order(["talk", "job-talk", "job-fails"]);
-    let text = fault(async { hive.started_in_order(["job-talk", "talk"]) }).await;
+    hive.assert_started_in_order(["talk", "job-talk", "job-fails"]);
+    let text = fault(async { hive.assert_started_in_order(["job-talk", "talk"]) }).await;
     assert!(text.contains("`talk` ran earlier") && text.contains("[\"talk\", \"job-talk\""), "{text}");
-    let text = fault(async { hive.stopped_in_order(["talk"]) }).await;
+    let text = fault(async { hive.assert_stopped_in_order(["talk"]) }).await;
     assert!(text.contains("`talk` did not run; stop hooks: []"), "{text}");
     let text = fault(async { drop(hive.logged(LogLevel::WARN, "ended")) }).await;
     assert!(text.contains("WARN `ended`; there are:\n  WARN a: started name=a"), "{text}");
-    let text = fault(async { hive.logged_no_warning() }).await;
+    let text = fault(async { hive.assert_no_warning() }).await;
     assert!(text.contains("WARN a: started name=a port=9234"), "{text}");
-    hive.is_healthy();
+    hive.assert_healthy();
     sleep(SECOND).await;
-    let text = fault(async { hive.is_healthy() }).await;
+    let text = fault(async { hive.assert_healthy() }).await;
     assert!(text.contains("a.job-fails: Failed (duration 0.0ns): no route to host"), "{text}");
     let text = fault(hive.until("never", || false)).await;
     let begin = "in vain at hive/tests/all/test_hive.rs:_: waited for half a minute: never\n  health a";

@@ -46,11 +46,7 @@ impl Cluster {
             return (vec![], watch);
         }
         let (_, watch) = self.table.all_watch(&snapshot);
-        let supplied = |row: &ClusterConfig| Supplied {
-            key: row.key.clone(),
-            value: row.value.clone(),
-            source: row.object.clone(),
-        };
+        let supplied = |row: &ClusterConfig| Supplied::new(&row.key, &row.value, &row.object);
         (ClusterConfig::effective(&self.table, &snapshot).into_iter().map(supplied).collect(), watch)
     }
 }
@@ -77,7 +73,7 @@ impl ClusterDrift {
 /// A line of the page that reports drift.
 impl fmt::Display for ClusterDrift {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ClusterDrift { drift: Drift { key, wanted, running }, object } = self;
+        let ClusterDrift { drift: Drift { key, wanted, running, .. }, object } = self;
         let running =
             running.as_ref().map(|running| format!("running with {running:?}, ")).unwrap_or_default();
         write!(

@@ -163,8 +163,8 @@ impl Reporter {
         drifts: Vec<ClusterDrift>,
     ) {
         match read {
-            Ok(Reloaded { changed, refused }) => {
-                for Change { key, running, wanted, source } in changed {
+            Ok(Reloaded { changed, refused, .. }) => {
+                for Change { key, running, wanted, source, .. } in changed {
                     tracing::info!(option = key, before = running, value = wanted, %source, "An option has changed");
                 }
                 self.report_refused(refused, unwatched);
@@ -184,7 +184,7 @@ impl Reporter {
     fn report_refused(&mut self, mut refused: Vec<Change>, unwatched: Option<&io::Error>) {
         refused.retain(|change| !self.is_ignored(&change.key));
         for change in refused.iter().filter(|change| !self.refused.contains(change)) {
-            let Change { key, running, wanted, source } = change;
+            let Change { key, running, wanted, source, .. } = change;
             tracing::warn!(
                 option = key, running, configured = wanted, %source,
                 "An option takes effect when the agent is started again"

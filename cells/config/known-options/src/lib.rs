@@ -26,9 +26,9 @@ pub fn known_options() -> impl Iterator<Item = Foreign> {
     TABLE.lines().filter_map(|line| {
         let mut columns = line.split('\t');
         let (name, kind) = (columns.next()?, Kind::from_name(columns.next()?)?);
-        let default = columns.next().unwrap_or_default().to_owned();
+        let default = columns.next().unwrap_or_default();
         let file_only = columns.next() == Some("file-only");
-        Some(Foreign { default, file_only, ..Foreign::new(name, kind) })
+        Some(Foreign::new(name, kind).with_default(default).with_file_only(file_only))
     })
 }
 

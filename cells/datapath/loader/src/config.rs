@@ -126,10 +126,12 @@ impl ConntrackConfig {
         for name in self.monitor_aggregation_flags.iter().map(|name| name.trim().to_ascii_lowercase()) {
             let known = TCP_FLAGS.iter().position(|flag| *flag == name).map(|bit| 1 << bit);
             let known = known.or((name == "all").then_some(u8::MAX));
-            flags |= known.ok_or_else(|| OptionError {
-                option: "monitor-aggregation-flags",
-                value: name.clone(),
-                expected: "syn, fin, rst, psh, ack, urg, ece, cwr or all",
+            flags |= known.ok_or_else(|| {
+                OptionError::new(
+                    "monitor-aggregation-flags",
+                    &name,
+                    "syn, fin, rst, psh, ack, urg, ece, cwr or all",
+                )
             })?;
         }
         Ok(flags)
@@ -166,10 +168,12 @@ impl Notifications {
 impl LoaderConfig {
     /// Returns the aggregation level as the programs encode it ([`datapath_abi::trace::aggregation`]).
     pub fn aggregation(&self) -> Result<u32, OptionError> {
-        level(&self.monitor_aggregation).ok_or_else(|| OptionError {
-            option: "monitor-aggregation",
-            value: self.monitor_aggregation.clone(),
-            expected: "none, lowest, low, medium or maximum",
+        level(&self.monitor_aggregation).ok_or_else(|| {
+            OptionError::new(
+                "monitor-aggregation",
+                &self.monitor_aggregation,
+                "none, lowest, low, medium or maximum",
+            )
         })
     }
 
@@ -188,11 +192,7 @@ impl LoaderConfig {
         match self.policy_deny_response.as_str() {
             "none" => Ok(false),
             "icmp" => Ok(true),
-            other => Err(OptionError {
-                option: "policy-deny-response",
-                value: other.to_owned(),
-                expected: "none or icmp",
-            }),
+            other => Err(OptionError::new("policy-deny-response", other, "none or icmp")),
         }
     }
 
@@ -208,11 +208,7 @@ impl LoaderConfig {
         self.answers_denied()?;
         self.vlans()?;
         if self.bpf_filter_priority == 0 {
-            return Err(OptionError {
-                option: "bpf-filter-priority",
-                value: "0".to_owned(),
-                expected: "a number from 1 to 65535",
-            });
+            return Err(OptionError::new("bpf-filter-priority", "0", "a number from 1 to 65535"));
         }
         Ok(())
     }

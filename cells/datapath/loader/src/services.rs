@@ -26,7 +26,7 @@ pub(crate) struct ServiceSettings {
 
 impl ServicesConfig {
     pub(crate) fn settings(&self) -> Result<ServiceSettings, OptionError> {
-        let wrong = |option, value: &str, expected| OptionError { option, value: value.to_owned(), expected };
+        let wrong = |option, value: &str, expected| OptionError::new(option, value, expected);
         Ok(ServiceSettings {
             reject: match self.service_no_backend_response.as_str() {
                 "reject" => true,

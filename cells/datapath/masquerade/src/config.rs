@@ -86,7 +86,7 @@ impl MasqueradeConfig {
         };
         // Without the prefix the parser takes an address for a range of one.
         let parsed = parsed.filter(|_| text.contains('/'));
-        parsed.map(Some).ok_or_else(|| OptionError { option, value: text.to_owned(), expected })
+        parsed.map(Some).ok_or_else(|| OptionError::new(option, text, expected))
     }
 
     /// Returns the range of the family that the programs never masquerade: that of the option, else the node's pods
@@ -100,11 +100,11 @@ impl MasqueradeConfig {
         self.native_routing_cidr(Family::Ipv4)?;
         self.native_routing_cidr(Family::Ipv6)?;
         if self.enable_ip_masq_agent && !self.ip_masq_agent_config_path.starts_with('/') {
-            return Err(OptionError {
-                option: "ip-masq-agent-config-path",
-                value: self.ip_masq_agent_config_path.clone(),
-                expected: "an absolute path such as /etc/config/ip-masq-agent",
-            });
+            return Err(OptionError::new(
+                "ip-masq-agent-config-path",
+                &self.ip_masq_agent_config_path,
+                "an absolute path such as /etc/config/ip-masq-agent",
+            ));
         }
         let wrong = |name: &&String| {
             let name = name.as_str();
@@ -113,11 +113,11 @@ impl MasqueradeConfig {
                 || name.contains(|c: char| c.is_whitespace() || "/!\"'".contains(c))
         };
         match self.egress_masquerade_interfaces.iter().find(wrong) {
-            Some(name) => Err(OptionError {
-                option: "egress-masquerade-interfaces",
-                value: name.clone(),
-                expected: "names of devices such as eth0, or beginnings of names such as eth+",
-            }),
+            Some(name) => Err(OptionError::new(
+                "egress-masquerade-interfaces",
+                name,
+                "names of devices such as eth0, or beginnings of names such as eth+",
+            )),
             None => Ok(()),
         }
     }

@@ -202,7 +202,7 @@ async fn a_map_of_shaku_serves_the_cell_and_a_component_of_shaku_uses_it() {
     hive.until("the pod's row goes", || map.identity("10.244.0.7/32").is_none()).await;
     let journal: Arc<dyn Journal> = kernel.resolve();
     assert!(journal.lines().contains(&"remove".to_owned()), "{:?}", journal.lines());
-    hive.logged_no_warning();
+    hive.assert_no_warning();
     hive.finish().await;
 }
 

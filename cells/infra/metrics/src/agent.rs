@@ -92,13 +92,13 @@ impl Framework {
 
     pub(crate) fn count(&self, event: &Event) {
         match event {
-            Event::Populated { duration } => {
+            Event::Populated { duration, .. } => {
                 self.populate.set(duration.as_secs_f64());
             }
             Event::Started { duration, .. } => {
                 self.start.set(duration.as_secs_f64());
             }
-            Event::JobRan { kind, job, module, duration, failed } => {
+            Event::JobRan { kind, job, module, duration, failed, .. } => {
                 let (labels, seconds) = (labels(job, module), duration.as_secs_f64());
                 self.runs.get_or_create(&labels).inc();
                 if *failed {
@@ -154,6 +154,8 @@ impl Collector for HealthLevels {
 mod tests {
     use std::time::Duration;
 
+    use hive::prelude::*;
+
     use super::*;
 
     #[test]
@@ -166,23 +168,33 @@ mod tests {
         assert_eq!(label("regeneration-17", "endpoints"), "regeneration endpoints");
     }
 
-    #[test]
-    fn events_become_metrics() {
+    /// A hive with jobs of each kind, in virtual time: each takes two milliseconds.
+    #[tokio::test(start_paused = true)]
+    async fn events_become_metrics() {
+        async fn work(result: anyhow::Result<()>) -> anyhow::Result<()> {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            result
+        }
+        async fn start(jobs: JobGroup, lifecycle: Lifecycle) {
+            tokio::time::sleep(Duration::from_millis(125)).await;
+            let sleep = Duration::from_millis(125);
+            lifecycle
+                .hook("slow")
+                .on_start(move |_| async move { Ok(tokio::time::sleep(sleep).await) })
+                .add();
+            jobs.one_shot("server", |_| work(Ok(()))).add();
+            let failed = || Err(anyhow::Error::msg("no garbage"));
+            jobs.timer("gc", Duration::from_secs(60), move |_| work(failed())).immediate().add();
+            jobs.observer("watch-17", futures::stream::iter([1]), |_, _| work(Ok(()))).add();
+        }
         let metrics = Metrics::default();
-        let hive = hive::Hive::builder(Vec::new()).build().unwrap();
-        let framework = Framework::new(&metrics, hive.health().clone());
-        let ran = |kind, job: &str, failed| Event::JobRan {
-            kind,
-            job: job.into(),
-            module: "agent.api".into(),
-            duration: Duration::from_millis(2),
-            failed,
-        };
-        framework.count(&Event::Populated { duration: Duration::from_millis(125) });
-        framework.count(&Event::Started { duration: Duration::from_millis(250), hooks: 3, jobs: 2 });
-        framework.count(&ran(JobKind::OneShot, "server", false));
-        framework.count(&ran(JobKind::Timer, "gc", true));
-        framework.count(&ran(JobKind::Observer, "watch-17", false));
+        let tree = hive::Hive::builder(Vec::new()).build().unwrap().health().clone();
+        let framework = Framework::new(&metrics, tree);
+        let mut hive = TestHive::new([module("api", "Jobs of each kind", [invoke(start)])])
+            .with(|builder| builder.on_event(move |event| framework.count(event)));
+        hive.start().await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        hive.stop().await;
         let text = metrics.text();
         for line in [
             "cilium_hive_start_duration 0.25",

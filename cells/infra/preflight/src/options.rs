@@ -125,10 +125,10 @@ fn config_faults(error: &ConfigError) -> Vec<Fault> {
             let detail = bad.detail.as_ref().map(|detail| format!(" ({detail})")).unwrap_or_default();
             single(&bad.key, format!("is not {}{detail}: give that", bad.expected))
         }
-        ConfigError::Unreadable { path, reason } | ConfigError::BadFile { path, reason } => {
+        ConfigError::Unreadable { path, reason, .. } | ConfigError::BadFile { path, reason, .. } => {
             single(&file_name(path), reason.clone())
         }
-        ConfigError::Invalid { reason, options } => {
+        ConfigError::Invalid { reason, options, .. } => {
             let keys = options.iter().filter_map(|option| Some(option.split_once('=')?.0));
             let faults: Vec<Fault> = named(reason, keys.clone()).collect();
             match faults.is_empty() {

@@ -113,18 +113,15 @@ impl From<Given> for Report {
         };
         let segments =
             given.id.module.iter().chain(&given.id.component).map(|segment| segment.as_str().into());
-        Report::from(&Status {
-            id: segments.collect(),
-            level,
-            message: given.message,
-            last_word: given.last_word,
-            error: given.error,
-            count: given.count,
-            updated: api_models::from_rfc3339(&given.updated).unwrap_or(SystemTime::UNIX_EPOCH),
-            last_ok: api_models::from_rfc3339(&given.lastok),
-            stopped: api_models::from_rfc3339(&given.stopped),
-            module_segments: given.id.module.len(),
-        })
+        let updated = api_models::from_rfc3339(&given.updated).unwrap_or(SystemTime::UNIX_EPOCH);
+        let mut status = Status::new(segments.collect(), given.id.module.len(), level, updated);
+        status.message = given.message;
+        status.last_word = given.last_word;
+        status.error = given.error;
+        status.count = given.count;
+        status.last_ok = api_models::from_rfc3339(&given.lastok);
+        status.stopped = api_models::from_rfc3339(&given.stopped);
+        Report::from(&status)
     }
 }
 

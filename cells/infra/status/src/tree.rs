@@ -93,18 +93,10 @@ mod tests {
 
     fn report(path: &str, level: Level) -> Status {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
-        Status {
-            id: path.split('.').map(Arc::from).collect(),
-            level,
-            message: "said".to_owned(),
-            last_word: String::new(),
-            error: String::new(),
-            count: 2,
-            updated: now,
-            last_ok: None,
-            stopped: None,
-            module_segments: 1,
-        }
+        let mut status = Status::new(path.split('.').map(Arc::from).collect(), 1, level, now);
+        status.message = "said".to_owned();
+        status.count = 2;
+        status
     }
 
     #[test]

@@ -107,8 +107,7 @@ pub struct ServicesConfig {
 impl ServicesConfig {
     /// Checks options that depend on each other.
     pub fn validate(&self) -> Result<(), OptionError> {
-        let wrong =
-            |option, value: &str, expected| Err(OptionError { option, value: value.to_owned(), expected });
+        let wrong = |option, value: &str, expected| Err(OptionError::new(option, value, expected));
         if self.bpf_lb_mode == LbMode::Hybrid && self.bpf_lb_mode_annotation {
             let right = "false, or set bpf-lb-mode to snat or dsr: with hybrid the protocol decides";
             return wrong("bpf-lb-mode-annotation", "true", right);

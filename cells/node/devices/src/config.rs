@@ -34,17 +34,17 @@ impl DevicesConfig {
             pattern.is_empty() || stem.len() > MAX_NAME || stem.contains(['/', '+', ' ', ':'])
         };
         match self.devices.iter().find(wrong) {
-            Some(name) => Err(OptionError {
-                option: "devices",
-                value: name.clone(),
-                expected: "names of network interfaces separated by commas, for instance eth0,ens+",
-            }),
+            Some(name) => Err(OptionError::new(
+                "devices",
+                name,
+                "names of network interfaces separated by commas, for instance eth0,ens+",
+            )),
             None if !self.direct_routing_device.is_empty() && wrong(&&self.direct_routing_device) => {
-                Err(OptionError {
-                    option: "direct-routing-device",
-                    value: self.direct_routing_device.clone(),
-                    expected: "the name of a network interface, for instance eth0 or eth+",
-                })
+                Err(OptionError::new(
+                    "direct-routing-device",
+                    &self.direct_routing_device,
+                    "the name of a network interface, for instance eth0 or eth+",
+                ))
             }
             None => {
                 Ok(Selection { filter: self.devices.clone(), force_detection: self.force_device_detection })
@@ -69,10 +69,12 @@ impl NodeAddressConfig {
     /// Validates the options and returns them as rules.
     pub fn rules(&self) -> Result<NodeAddressRules, OptionError> {
         let range = |text: &String| {
-            text.parse::<IpNetwork>().map_err(|_| OptionError {
-                option: "nodeport-addresses",
-                value: text.clone(),
-                expected: "IP prefixes separated by commas, for instance 192.168.0.0/16,fd00::/8",
+            text.parse::<IpNetwork>().map_err(|_| {
+                OptionError::new(
+                    "nodeport-addresses",
+                    text,
+                    "IP prefixes separated by commas, for instance 192.168.0.0/16,fd00::/8",
+                )
             })
         };
         let ranges: Result<Vec<IpNetwork>, OptionError> = self.nodeport_addresses.iter().map(range).collect();
@@ -87,10 +89,12 @@ fn scope(text: &str) -> Result<u8, OptionError> {
         "link" => Ok(253),
         "host" => Ok(254),
         "nowhere" => Ok(255),
-        number => number.parse().map_err(|_| OptionError {
-            option: "local-max-addr-scope",
-            value: text.to_owned(),
-            expected: "global, site, link, host or a number from 0 to 255",
+        number => number.parse().map_err(|_| {
+            OptionError::new(
+                "local-max-addr-scope",
+                text,
+                "global, site, link, host or a number from 0 to 255",
+            )
         }),
     }
 }

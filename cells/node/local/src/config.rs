@@ -117,11 +117,7 @@ impl LocalNodeConfig {
     pub fn cidr_rules_select_nodes(&self) -> Result<bool, OptionError> {
         match self.policy_cidr_match_mode.iter().find(|mode| *mode != "nodes") {
             None => Ok(!self.policy_cidr_match_mode.is_empty()),
-            Some(other) => Err(OptionError {
-                option: "policy-cidr-match-mode",
-                value: other.clone(),
-                expected: "nodes, or nothing",
-            }),
+            Some(other) => Err(OptionError::new("policy-cidr-match-mode", other, "nodes, or nothing")),
         }
     }
 

@@ -68,7 +68,7 @@ fn the_row_is_there_follows_and_survives_a_restart() {
         second.start().await;
         let node = second.get::<LocalNodeStore>().node().unwrap();
         assert_eq!(node.router_ipv4, Some([10, 7, 3, 9].into()), "from the file");
-        second.logged_no_warning();
+        second.assert_no_warning();
         second.finish().await;
     });
 }

@@ -42,10 +42,12 @@ impl AuthConfig {
     /// Returns the trust domain.
     pub(crate) fn trust_domain(&self) -> Result<TrustDomain, hive::OptionError> {
         let value = &self.mesh_auth_spiffe_trust_domain;
-        TrustDomain::new(value).ok_or_else(|| hive::OptionError {
-            option: "mesh-auth-spiffe-trust-domain",
-            value: value.clone(),
-            expected: "lower-case letters, digits, dots, dashes and underscores, at most 255",
+        TrustDomain::new(value).ok_or_else(|| {
+            hive::OptionError::new(
+                "mesh-auth-spiffe-trust-domain",
+                value,
+                "lower-case letters, digits, dots, dashes and underscores, at most 255",
+            )
         })
     }
 }

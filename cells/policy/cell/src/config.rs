@@ -72,11 +72,7 @@ impl PolicyConfig {
             "always" => Ok(true),
             // In Cilium `auto` is `always` with Kubernetes, `policy` without it.
             "policy" | "auto" => Ok(false),
-            other => Err(OptionError {
-                option: "allow-localhost",
-                value: other.to_owned(),
-                expected: "auto, always or policy",
-            }),
+            other => Err(OptionError::new("allow-localhost", other, "auto, always or policy")),
         }
     }
 }

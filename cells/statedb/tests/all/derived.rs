@@ -89,7 +89,7 @@ async fn a_batch_is_one_transaction_and_the_last_one_initializes() {
     let address = |id| services.get(&snapshot, by_name(&name(id))).map(|service| service.address.unwrap());
     assert_eq!([0, 1, 2, 3, 30].map(address), [Some(0), Some(101), None, None, None]);
     assert_eq!(hive.health("m.job-services").message, "30 rows derived");
-    hive.logged_no_warning();
+    hive.assert_no_warning();
     drop((pods, services, snapshot));
     hive.finish().await;
 }
@@ -182,7 +182,7 @@ async fn a_stop_before_initialization_logs_no_warning() {
     sleep(SECOND).await;
     hive.stop().await;
     assert!(!is_complete(&services));
-    hive.logged_no_warning();
+    hive.assert_no_warning();
     drop((pods, services));
     hive.finish().await;
 }

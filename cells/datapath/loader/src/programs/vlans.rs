@@ -23,7 +23,7 @@ pub(crate) enum Vlans {
 impl Vlans {
     /// Reads the option's ids.
     pub(crate) fn new(ids: &[String]) -> Result<Self, OptionError> {
-        let wrong = |value: &str, expected| OptionError { option: OPTION, value: value.to_owned(), expected };
+        let wrong = |value: &str, expected| OptionError::new(OPTION, value, expected);
         let mut listed = Vec::new();
         for id in ids.iter().map(|id| id.trim()).filter(|id| !id.is_empty()) {
             let number = id.parse().ok().filter(|number| *number <= MAX_ID);

@@ -50,7 +50,7 @@ async fn refusals_name_verb_resource_object_and_remedy_and_are_retried_slowly() 
             world.hive.hive().health().at("k8s-writer.create-ciliumendpoints").is_none()
         })
         .await;
-    world.hive.is_healthy();
+    world.hive.assert_healthy();
     world.finish().await;
 }
 
