@@ -27,8 +27,16 @@ pub(crate) use display::label;
 pub use display::{FromValue, TableDisplay};
 pub use edit::{Edit, EditError};
 
+/// Traits of the crate alone: methods are added to their subtraits without breaking an implementation elsewhere.
+mod sealed {
+    pub trait Sealed {}
+}
+
+impl<T: TableDisplay> sealed::Sealed for TableMeta<T> {}
+impl<T: TableDisplay> sealed::Sealed for Obj<T> {}
+
 /// A table of rows whose type is not known.
-pub trait AnyTable: Send + Sync {
+pub trait AnyTable: sealed::Sealed + Send + Sync {
     /// Returns the table's name.
     fn name(&self) -> &'static str;
 
@@ -87,6 +95,7 @@ pub trait AnyTable: Send + Sync {
 
 /// The way in which rows match a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Find {
     /// The first row with this key.
     Get,
@@ -103,7 +112,7 @@ pub enum Find {
 pub struct AnyObj(Arc<dyn AnyRow>);
 
 /// A stored row whose type is not known.
-pub trait AnyRow: Send + Sync {
+pub trait AnyRow: sealed::Sealed + Send + Sync {
     #[doc(hidden)]
     fn as_any(&self) -> &dyn Any;
 
@@ -140,6 +149,12 @@ impl<T: TableDisplay> AnyRow for Obj<T> {
 
     fn yaml(&self) -> Option<String> {
         (**self).yaml()
+    }
+}
+
+impl std::fmt::Debug for AnyObj {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AnyObj").field("revision", &self.revision()).field("row", &self.row()).finish()
     }
 }
 

@@ -35,6 +35,7 @@ pub(crate) const MANY_KEPT: usize = 10_000;
 
 /// A change of one row, coalesced: only the latest state of each primary key.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Change<T> {
     /// The row as it is now, or as it last was before its deletion.
     pub object: Obj<T>,
@@ -120,6 +121,7 @@ impl<'b, T> IntoIterator for &'b Batch<T> {
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "while it exists, the table keeps deleted rows for it"]
 pub struct Changes<T: TableSpec> {
     table: Table<T>,
     /// All changes up to this revision were returned or skipped.
@@ -135,6 +137,7 @@ pub struct Changes<T: TableSpec> {
 }
 
 /// The identification of a reader, for statistics and logs.
+#[derive(Debug)]
 pub struct Owner {
     place: &'static Location<'static>,
     name: OnceLock<Box<str>>,

@@ -195,17 +195,24 @@ impl std::fmt::Debug for Snapshot {
     }
 }
 
-/// A source of table reads: a [`Snapshot`], or a transaction, which sees its own uncommitted writes.
-pub trait ReadSource {
-    #[doc(hidden)]
-    fn database(&self) -> u64;
+mod sealed {
+    use crate::root::AnyVersionRef;
 
-    /// Returns the version at a table position, none if the table was registered later.
-    #[doc(hidden)]
-    fn any_version(&self, position: usize) -> Option<AnyVersionRef<'_>>;
+    pub trait Versioned {
+        fn database(&self) -> u64;
+
+        /// Returns the version at a table position, none if the table was registered later.
+        fn any_version(&self, position: usize) -> Option<AnyVersionRef<'_>>;
+    }
 }
+pub(crate) use sealed::Versioned;
 
-impl ReadSource for Snapshot {
+/// A source of table reads: a [`Snapshot`], or a transaction, which sees its own uncommitted writes.
+pub trait ReadSource: Versioned {}
+
+impl ReadSource for Snapshot {}
+
+impl Versioned for Snapshot {
     #[inline]
     fn database(&self) -> u64 {
         self.versions().db()

@@ -28,7 +28,7 @@ const BATCH: usize = 1000;
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// The derivation of rows of one table from rows of another.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub enum Derive<Out> {
     /// Insert the row, or replace the one with its primary key.
     Insert(Out),

@@ -12,16 +12,19 @@ use crate::obj::Obj;
 #[non_exhaustive]
 pub enum Error {
     /// The name is malformed. Table names are parts of commands and URL paths, so their form is restricted.
+    #[non_exhaustive]
     InvalidTableName {
         /// As given.
         name: &'static str,
     },
     /// The database already has a table of this name.
+    #[non_exhaustive]
     DuplicateTable {
         /// As given.
         name: &'static str,
     },
     /// The index name is empty, reserved (starts with `__`) or not unique within the table.
+    #[non_exhaustive]
     InvalidIndexName {
         /// The table.
         table: &'static str,
@@ -29,6 +32,7 @@ pub enum Error {
         index: &'static str,
     },
     /// The table has a unique secondary index, but does not set `UNIQUE_SECONDARY`, which makes inserts fallible.
+    #[non_exhaustive]
     UndeclaredUnique {
         /// The table.
         table: &'static str,
@@ -36,11 +40,13 @@ pub enum Error {
         index: &'static str,
     },
     /// No table has this name.
+    #[non_exhaustive]
     UnknownTable {
         /// As given.
         name: String,
     },
     /// The table has no such index.
+    #[non_exhaustive]
     UnknownIndex {
         /// The table.
         table: &'static str,
@@ -50,6 +56,7 @@ pub enum Error {
         known: String,
     },
     /// The text is not a key of the index.
+    #[non_exhaustive]
     Key {
         /// The table.
         table: &'static str,
@@ -99,6 +106,7 @@ impl std::error::Error for Error {
 #[non_exhaustive]
 pub enum SinceError {
     /// Deletes after the revision are no longer kept: start over with all rows.
+    #[non_exhaustive]
     Forgotten {
         /// The table.
         table: &'static str,
@@ -108,6 +116,7 @@ pub enum SinceError {
         forgotten: u64,
     },
     /// The table has not reached the revision: the revision is from another table or a previous run of the process.
+    #[non_exhaustive]
     Ahead {
         /// The table.
         table: &'static str,
@@ -159,6 +168,7 @@ impl fmt::Display for NotInTime {
 impl std::error::Error for NotInTime {}
 
 /// Another row has a key that must be unique. Nothing was changed.
+#[non_exhaustive]
 pub struct Conflict<T> {
     /// The table.
     pub table: &'static str,

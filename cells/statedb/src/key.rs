@@ -151,11 +151,19 @@ impl std::fmt::Debug for KeyBuf {
 
 /// A text or byte string that is not a key of the expected type.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct KeyParseError {
     /// The given value.
     pub text: String,
     /// The expected form, with its article: "a number", "an IP address".
     pub expected: &'static str,
+}
+
+impl KeyParseError {
+    /// Returns the error of a text that is not `expected`: "a number", "an IP address".
+    pub fn new(text: impl Into<String>, expected: &'static str) -> Self {
+        KeyParseError { text: text.into(), expected }
+    }
 }
 
 impl std::fmt::Display for KeyParseError {

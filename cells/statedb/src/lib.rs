@@ -69,6 +69,8 @@
 //! **Order.** A commit first becomes visible, then closes watches, then watches of initialization: a woken task always
 //! finds the change. Spurious closes are possible, missed changes are not.
 
+#![warn(missing_debug_implementations)]
+
 #[cfg(feature = "untyped")]
 pub mod age;
 #[cfg(feature = "untyped")]
@@ -77,6 +79,7 @@ mod any;
 mod cell;
 mod changes;
 mod db;
+mod debug;
 #[cfg(all(feature = "hive", feature = "unstable"))]
 mod derived;
 mod engine;

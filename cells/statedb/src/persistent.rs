@@ -170,6 +170,12 @@ impl<K: Ord + Clone, V: Clone> Map<K, V> {
 /// An iterator over the entries of a [`Map`], in order of keys.
 pub struct MapIter<'m, K, V>(Walk<'m, K, V>);
 
+impl<K, V> std::fmt::Debug for MapIter<'_, K, V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MapIter").finish_non_exhaustive()
+    }
+}
+
 impl<'m, K, V> Iterator for MapIter<'m, K, V> {
     type Item = (&'m K, &'m V);
 

@@ -143,8 +143,15 @@ impl<T> Clone for Prefix<T> {
     }
 }
 
+mod sealed {
+    pub trait Sealed {}
+}
+
+impl<T> sealed::Sealed for Query<T> {}
+impl<T> sealed::Sealed for &Query<T> {}
+
 /// A [`Query`] by value or by reference.
-pub trait AsQuery<T> {
+pub trait AsQuery<T>: sealed::Sealed {
     /// Returns the query.
     fn as_query(&self) -> &Query<T>;
 }

@@ -20,7 +20,7 @@ use crate::writer::Writer;
 const BATCH: usize = 1000;
 
 /// An event of a source.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub enum Event<T> {
     /// The complete list of rows.
     Replace(Vec<T>),
@@ -108,6 +108,7 @@ type Merge<T> = Box<dyn Fn(&T, T) -> Option<T> + Send>;
 
 /// The outcome of events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Applied {
     /// Rows that were written: new ones, and those that have changed.
     pub upserted: usize,

@@ -37,7 +37,7 @@ impl Clone for Versions {
 struct VersionRef(*const dyn AnyVersion, TypeId);
 
 /// A version with its type id, so that a downcast needs no virtual call.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct AnyVersionRef<'s> {
     version: *const (),
     type_id: TypeId,
@@ -78,6 +78,7 @@ impl VersionRef {
 }
 
 /// The result of a writer's work on a table.
+#[expect(missing_debug_implementations, reason = "callers outside of the crate cannot name it")]
 pub struct Sealed {
     pub(crate) position: usize,
     /// The version from which the work began. The work holds it, so no other version can have this address meanwhile.

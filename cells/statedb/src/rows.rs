@@ -8,6 +8,7 @@ use crate::obj::Obj;
 /// An iterator over rows of a snapshot or transaction, in the order of the queried index; `.rev()` reverses it.
 ///
 /// A row that matches by several of its keys is returned once.
+#[must_use = "iterators are lazy"]
 pub struct Rows<'s, T> {
     source: Source<'s, T>,
     /// The rows returned so far, recorded if a row can have several keys.
@@ -75,6 +76,8 @@ impl<'s, T> Iterator for Rows<'s, T> {
         }
     }
 }
+
+impl<T> std::iter::FusedIterator for Rows<'_, T> {}
 
 impl<T> DoubleEndedIterator for Rows<'_, T> {
     #[inline]

@@ -10,7 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::{SmallVec, smallvec};
 
 use crate::changes::Trackers;
-use crate::db::{Db, ReadSource, Snapshot};
+use crate::db::{Db, ReadSource, Snapshot, Versioned};
 use crate::engine::{Working, keep_list};
 use crate::locks::{self, Held};
 use crate::metrics::{self, Handle, Metrics, UNNAMED};
@@ -92,7 +92,7 @@ mod sealed {
 }
 use sealed::{LockSet, WriterSet};
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct TableLock<'a> {
     db: u64,
     position: usize,
@@ -103,7 +103,7 @@ pub struct TableLock<'a> {
 }
 
 /// The circumstances of a table's last write, for statistics.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Written {
     pub(crate) at: Instant,
     pub(crate) held: Duration,
@@ -328,7 +328,9 @@ impl<'a, W: Writers> Txn<'a, W> {
     pub fn abort(self) {}
 }
 
-impl<W: Writers> ReadSource for Txn<'_, W> {
+impl<W: Writers> ReadSource for Txn<'_, W> {}
+
+impl<W: Writers> Versioned for Txn<'_, W> {
     fn database(&self) -> u64 {
         self.base().database()
     }

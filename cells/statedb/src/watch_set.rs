@@ -124,7 +124,7 @@ impl<K: Clone + Hash + Eq + Send + Sync + 'static> WatchSet<K> {
     }
 
     /// Returns whether the key is in the set.
-    pub fn has<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
+    pub fn contains<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
     {

@@ -138,7 +138,7 @@ impl Company {
             self.watches.drain(..30);
         }
         if self.changes.len() > 4 {
-            self.changes.swap_remove(round * 5 % 4);
+            drop(self.changes.swap_remove(round * 5 % 4));
         }
     }
 }

@@ -215,7 +215,7 @@ impl<R: Reflected> Reflection<R> {
 
     /// Returns the status message, and the problems.
     fn status(&self) -> (String, Option<String>) {
-        let Applied { upserted, deleted } = self.last;
+        let Applied { upserted, deleted, .. } = self.last;
         let total = self.table.len(&self.table.snapshot());
         let message = format!("{upserted} upserted, {deleted} deleted, {total} total objects");
         let error = self.failed.as_ref().map(ToString::to_string).or_else(|| self.faults.summary());

@@ -104,7 +104,7 @@ impl IndexKey for DeviceId<'_> {
     }
 
     fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
-        let wrong = || KeyParseError { text: text.to_owned(), expected: "a device: owner/name" };
+        let wrong = || KeyParseError::new(text, "a device: owner/name");
         let (owner, name) = text.rsplit_once('/').ok_or_else(wrong)?;
         DeviceId { owner, name }.encode(key);
         Ok(())

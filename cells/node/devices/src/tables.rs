@@ -43,7 +43,7 @@ impl IndexKey for MappedIp {
 }
 
 fn parse<V: std::str::FromStr>(text: &str, expected: &'static str) -> Result<V, KeyParseError> {
-    text.parse().map_err(|_| KeyParseError { text: text.to_owned(), expected })
+    text.parse().map_err(|_| KeyParseError::new(text, expected))
 }
 
 /// Orders by table, link, destination, priority.
@@ -65,7 +65,7 @@ impl IndexKey for RouteKey {
             [table, link, dst] => (table, link, dst, &"0"),
             [table, link, dst, priority] => (table, link, dst, priority),
             _ => {
-                return Err(KeyParseError { text: text.to_owned(), expected });
+                return Err(KeyParseError::new(text, expected));
             }
         };
         Self {

@@ -32,7 +32,7 @@ impl IndexKey for NeighborId {
     }
 
     fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
-        let wrong = || KeyParseError { text: text.to_owned(), expected: "a neighbour: ip@link" };
+        let wrong = || KeyParseError::new(text, "a neighbour: ip@link");
         let (ip, link) = text.split_once('@').ok_or_else(wrong)?;
         let ip: IpAddr = ip.parse().map_err(|_| wrong())?;
         let link_index = link.parse().map_err(|_| wrong())?;

@@ -75,7 +75,7 @@ impl IndexKey for FibKey {
 
     /// Parses `table:prefix` or `table:prefix:priority`.
     fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
-        let wrong = || KeyParseError { text: text.to_owned(), expected: "a route: table:prefix[:priority]" };
+        let wrong = || KeyParseError::new(text, "a route: table:prefix[:priority]");
         let (table, rest) = text.split_once(':').ok_or_else(wrong)?;
         // Colons of IPv6 addresses are before the prefix's length.
         let (address, rest) = rest.split_once('/').ok_or_else(wrong)?;

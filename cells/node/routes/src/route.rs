@@ -230,8 +230,7 @@ impl IndexKey for RouteId<'_> {
     }
 
     fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
-        let wrong =
-            || KeyParseError { text: text.to_owned(), expected: "a route: owner:table:prefix[:priority]" };
+        let wrong = || KeyParseError::new(text, "a route: owner:table:prefix[:priority]");
         let (owner, rest) = text.split_once(':').ok_or_else(wrong)?;
         owner.encode(key);
         FibKey::encode_text(rest, key).map_err(|_| wrong())

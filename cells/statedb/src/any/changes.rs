@@ -11,7 +11,8 @@ use crate::watch::Watch;
 pub struct AnyChanges(Box<dyn Source>);
 
 /// A change of one row, coalesced: only the latest state of each primary key.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct AnyChange {
     /// The row as it is now, or as it last was before its deletion.
     pub object: AnyObj,

@@ -13,6 +13,7 @@ use crate::table::RwTable;
 
 /// The operation on a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Edit {
     /// Insert it, or replace the one with its primary key.
     Insert,
@@ -27,6 +28,7 @@ pub enum EditError {
     /// The table accepts no rows from tools: only its owner creates them.
     NotByHand(&'static str),
     /// A value cannot be converted into a row.
+    #[non_exhaustive]
     Value {
         /// The position of the value, from 0.
         at: usize,
@@ -34,6 +36,7 @@ pub enum EditError {
         source: serde_json::Error,
     },
     /// Another row has a key that must be unique.
+    #[non_exhaustive]
     Conflict {
         /// The position of the value, from 0.
         at: usize,

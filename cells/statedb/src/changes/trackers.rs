@@ -10,12 +10,14 @@
 use super::sync::{Arc, AtomicU64, Ordering};
 
 /// The progress of a reader.
+#[derive(Debug)]
 pub(crate) struct Tracker<O> {
     mark: AtomicU64,
     pub(crate) owner: O,
 }
 
 /// The readers of a table, behind its lock.
+#[derive(Debug)]
 pub struct Trackers<O> {
     all: Vec<Arc<Tracker<O>>>,
     /// The revision of the newest delete that is no longer kept.

@@ -246,10 +246,13 @@ fn since_continues_from_a_revision_if_all_later_deletes_are_kept() {
     pods.transact(|w| (1..=4).for_each(|id| drop(w.insert(pod(id, "a", &[])))));
     assert_eq!(ids(&pods.changes().since(2).unwrap().try_next()), [3, 4]);
     let error = pods.changes().since(5).err().unwrap();
-    assert_eq!(error, SinceError::Ahead { table: "pods", revision: 5, now: 4 });
+    assert!(matches!(error, SinceError::Ahead { table: "pods", revision: 5, now: 4, .. }), "{error}");
     pods.transact(|w| w.delete(by_id(1)));
     let error = pods.changes().since(4).err().unwrap();
-    assert_eq!(error, SinceError::Forgotten { table: "pods", revision: 4, forgotten: 5 });
+    assert!(
+        matches!(error, SinceError::Forgotten { table: "pods", revision: 4, forgotten: 5, .. }),
+        "{error}"
+    );
     assert!(error.to_string().contains("deletes up to 5 are forgotten"), "{error}");
     assert!(pods.changes().since(5).unwrap().try_next().is_empty());
 

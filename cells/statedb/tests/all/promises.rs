@@ -209,11 +209,15 @@ impl<const N: usize> TableDisplay for Odd<N> {
 fn names_are_checked_and_unique() {
     let db = Db::new();
     db.table::<Pod>().unwrap();
-    let invalid = |name| Error::InvalidTableName { name };
-    assert_eq!(db.table::<Odd<0>>().err(), Some(invalid("Upper")));
-    assert_eq!(db.table::<Odd<1>>().err(), Some(invalid("")));
-    assert_eq!(db.table::<Odd<2>>().err(), Some(Error::DuplicateTable { name: "pods" }));
-    assert_eq!(db.table::<Odd<3>>().err(), Some(invalid("a-name-that-is-longer-than-31-chars")));
+    let invalid = |error| match error {
+        Some(Error::InvalidTableName { name, .. }) => name,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(invalid(db.table::<Odd<0>>().err()), "Upper");
+    assert_eq!(invalid(db.table::<Odd<1>>().err()), "");
+    let error = db.table::<Odd<2>>().err().unwrap();
+    assert!(matches!(error, Error::DuplicateTable { name: "pods", .. }), "{error}");
+    assert_eq!(invalid(db.table::<Odd<3>>().err()), "a-name-that-is-longer-than-31-chars");
     assert_eq!(db.table_by_name("nodes").err().unwrap().to_string(), "no table `nodes`");
 }
 
@@ -430,4 +434,18 @@ fn databases_are_locked_in_one_order() {
     let inner = catch_unwind(AssertUnwindSafe(|| first.write().abort())).unwrap_err();
     let message = inner.downcast_ref::<String>().unwrap();
     assert_eq!(message.matches("promises.rs").count(), 4, "{message}");
+}
+
+#[test]
+fn queries_and_readers_show_what_they_are_about() {
+    let db = Db::new();
+    let pods = db.table::<Pod>().unwrap();
+    let shown = format!("{:?}", by_id(1));
+    assert!(shown.starts_with("Query { index: \"primary\", key: "), "{shown}");
+    assert_eq!(format!("{:?}", pods.changes()), "Changes { table: \"pods\", seen: 0, .. }");
+    let mut w = pods.write();
+    w.insert(pod(1, "a", &[]));
+    assert_eq!(format!("{w:?}"), "Txn { .. }");
+    assert_eq!(format!("{:?}", &*w), "Writer { table: \"pods\", revision: 1, .. }");
+    w.abort();
 }

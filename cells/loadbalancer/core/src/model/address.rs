@@ -225,7 +225,7 @@ impl IndexKey for LbAddress {
 
     /// Encodes an address without port, with port, or an IPv4 prefix of whole bytes.
     fn encode_text_prefix(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
-        let wrong = || KeyParseError { text: text.to_owned(), expected: EXPECTED };
+        let wrong = || KeyParseError::new(text, EXPECTED);
         let text = text.trim();
         if let Some(address) = parse(text) {
             address.encode(key);

@@ -98,9 +98,11 @@ impl IndexKey for RuleId<'_> {
             };
             Some(RuleId { owner: parts.next()?, rule })
         };
-        let wrong = || KeyParseError {
-            text: text.to_owned(),
-            expected: "a rule: owner:ipv4|ipv6:priority:table:mark/mask[,from RANGE][,to RANGE]",
+        let wrong = || {
+            KeyParseError::new(
+                text,
+                "a rule: owner:ipv4|ipv6:priority:table:mark/mask[,from RANGE][,to RANGE]",
+            )
         };
         parse().ok_or_else(wrong)?.encode(key);
         Ok(())
