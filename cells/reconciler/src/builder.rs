@@ -1,5 +1,6 @@
 //! The builder of a reconciler.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -71,6 +72,24 @@ impl<T> StatusField<T> {
 
 /// The chosen operations.
 pub struct Operations<T>(Kind<T>);
+
+impl<T: TableSpec, S, O> fmt::Debug for Builder<T, S, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder").field("table", &T::NAME).field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for StatusField<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StatusField").finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for Operations<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Operations").finish_non_exhaustive()
+    }
+}
 
 impl<T: TableSpec + Clone> Reconciler<T> {
     /// Returns a builder of a reconciler that drives a target from this table. It needs the write handle for the

@@ -19,7 +19,7 @@ impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
             let health = cx.health.clone();
             let mut report = rounds.report;
             rounds.report = Box::new(move |state| {
-                state.tell(&health);
+                state.report_to(&health);
                 report(state);
             });
             rounds.run_job(&cx).await;
@@ -33,7 +33,6 @@ impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
 
 impl<T: TableSpec + Clone> Reconciler<T> {
     /// Moves the periodic refresh to a separate job `refresh`, whose health reports when the next refresh is due.
-    #[must_use]
     pub fn refreshing_in(mut self, jobs: &JobGroup) -> Self {
         if let Some(refresher) = self.refresher.take() {
             let name = named("refresh", &self.rounds.name);

@@ -60,6 +60,8 @@
 //! **Prune** removes objects from the target that are not in the table: once when all initializers of the table are
 //! done, then every hour. **Refresh** reconciles objects again half an hour after their last reconciliation.
 
+#![warn(missing_debug_implementations)]
+
 mod blocking;
 mod builder;
 #[cfg(feature = "hive")]
@@ -86,6 +88,7 @@ pub use ops::{BatchEntry, BatchOps, OpCx, OpError, OpResult, Ops, Waiting};
 pub use progress::{Handle, Progress, Stopped};
 pub use report::Report;
 pub use run::Reconciler;
+pub use shared::SharedOps;
 pub use status::{Status, StatusKind};
 #[cfg(feature = "unstable")]
 pub use status_set::StatusSet;

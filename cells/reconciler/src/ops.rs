@@ -95,6 +95,8 @@ pub trait AsyncOps<T: TableSpec>: Send + 'static {
 }
 
 /// The context of an operation.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct OpCx<'a> {
     /// All tables at the start of the round.
     pub snapshot: &'a Snapshot,
@@ -102,7 +104,16 @@ pub struct OpCx<'a> {
     pub revision: u64,
 }
 
+impl<'a> OpCx<'a> {
+    /// Returns a context, for tests of operations.
+    pub fn new(snapshot: &'a Snapshot, revision: u64) -> Self {
+        OpCx { snapshot, revision }
+    }
+}
+
 /// One object of a batch.
+#[derive(Debug)]
+#[non_exhaustive]
 pub struct BatchEntry<O> {
     /// The object.
     pub object: O,
@@ -113,7 +124,8 @@ pub struct BatchEntry<O> {
 }
 
 impl<O> BatchEntry<O> {
-    pub(crate) fn new(object: O, revision: u64) -> Self {
+    /// Returns an entry whose operation has succeeded so far.
+    pub fn new(object: O, revision: u64) -> Self {
         BatchEntry { object, revision, result: Ok(()) }
     }
 }

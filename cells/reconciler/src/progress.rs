@@ -8,6 +8,7 @@ use crate::metrics::Metrics;
 
 /// The progress of a reconciler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Progress {
     /// Every change of the table up to this revision was tried at least once.
     pub attempted: u64,

@@ -2,10 +2,12 @@
 
 /// The state of a reconciler after a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Report {
     /// Nothing fails: "OK, 12 object(s)".
     Ok(String),
     /// Some objects fail.
+    #[non_exhaustive]
     Degraded {
         /// The number of errors: "12 error(s)".
         message: String,
@@ -15,6 +17,11 @@ pub enum Report {
 }
 
 impl Report {
+    /// Returns the report of some failing objects, for tests of what receives reports.
+    pub fn degraded(message: impl Into<String>, errors: impl Into<String>) -> Self {
+        Report::Degraded { message: message.into(), errors: errors.into() }
+    }
+
     /// Builds a report from the count of objects, the count of failing ones and their errors.
     pub(crate) fn new<'e>(objects: usize, failing: usize, errors: impl Iterator<Item = &'e str>) -> Self {
         const MAX_REPORTED_ERRORS: usize = 10;
@@ -28,9 +35,9 @@ impl Report {
         Report::Degraded { message: format!("{failing} error(s)"), errors }
     }
 
-    /// Writes the report to a job's health.
+    /// Reports the state to a job's health.
     #[cfg(feature = "hive")]
-    pub fn tell(&self, health: &hive::Health) {
+    pub fn report_to(&self, health: &hive::Health) {
         match self {
             Report::Ok(message) => health.ok(message),
             Report::Degraded { message, errors } => health.degraded(message, errors),

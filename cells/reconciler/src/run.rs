@@ -1,5 +1,6 @@
 //! The loop around the rounds: waits, rate limits, prunes, publishes progress.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,10 +20,17 @@ use crate::report::Report;
 use crate::round::Core;
 
 /// A reconciler that is ready to [`run`](Reconciler::run).
+#[must_use = "nothing is reconciled until it runs"]
 pub struct Reconciler<T: TableSpec> {
     pub(crate) rounds: Rounds<T>,
     /// None if the refresh is disabled or runs in a separate job.
     pub(crate) refresher: Option<Refresher<T>>,
+}
+
+impl<T: TableSpec> fmt::Debug for Reconciler<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reconciler").field("table", &T::NAME).finish_non_exhaustive()
+    }
 }
 
 /// The loop of a reconciler, without the refresh.

@@ -107,7 +107,7 @@ impl Status {
     }
 
     /// Returns the same status with another time.
-    pub fn set_at(self, time: SystemTime) -> Self {
+    pub fn with_updated_at(self, time: SystemTime) -> Self {
         let (kind, _, id) = self.parts();
         let status = Status(Form::Plain(kind, micros(time), id));
         match self.error() {
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(all.len(), 2000);
         let later = SystemTime::UNIX_EPOCH + Duration::from_secs(7_000_000_000);
         let status = Status::failed("oops");
-        let moved = status.clone().set_at(later);
+        let moved = status.clone().with_updated_at(later);
         assert_eq!((moved.updated_at(), moved.id(), moved.error()), (later, status.id(), Some("oops")));
         assert_eq!((moved.kind(), moved.is_pending()), (StatusKind::Error, false));
     }

@@ -13,8 +13,7 @@ use local_node::{LocalNode, StateConfig};
 use maps::FamilyConfig;
 use memory_limit::MemoryLimit;
 use metrics::Metrics;
-use parking_lot::Mutex;
-use reconciler::Reconciler;
+use reconciler::{Reconciler, SharedOps};
 use state_file::Rewrite;
 use statedb::{RwTable, Table};
 
@@ -306,7 +305,7 @@ async fn run(p: ReconcileParams, ids: Option<Arc<IdFile>>, cx: JobCx) -> anyhow:
     let is_served = p.config.kube_proxy_replacement;
     let unserved = Unserved::new((!is_served).then(|| cx.health.child("node-ports")));
     let ops = LbOps { balancer, comparisons: comparisons.clone(), context, unserved };
-    let ops = Arc::new(Mutex::new(ops));
+    let ops = SharedOps::new(ops);
     let health = cx.health.clone();
     let (handle, reconciler) = Reconciler::builder(frontends)
         .status(|frontend| &frontend.status, |frontend, status| frontend.status = status)
@@ -316,7 +315,7 @@ async fn run(p: ReconcileParams, ids: Option<Arc<IdFile>>, cx: JobCx) -> anyhow:
         .retry(p.config.lb_retry_backoff_min, p.config.lb_retry_backoff_max)
         .prune(REFRESH)
         .refresh(REFRESH, 100)
-        .report(move |state| state.tell(&health))
+        .report(move |state| state.report_to(&health))
         .build();
     let reconciler = reconciler.refreshing_in(&p.jobs);
     p.control.set_running(maps, ops.clone(), handle.clone());

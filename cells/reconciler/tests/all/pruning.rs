@@ -120,7 +120,7 @@ async fn objects_are_refreshed_after_the_clock_was_set_back() {
     let mut world = World::new();
     let tomorrow = std::time::SystemTime::now() + Duration::from_secs(86400);
     world.routes.transact(|w| {
-        w.insert(Route { status: reconciler::Status::done().set_at(tomorrow), ..route(1, "a") });
+        w.insert(Route { status: reconciler::Status::done().with_updated_at(tomorrow), ..route(1, "a") });
     });
     world.put([2]);
     world.run(world.builder().prune(Duration::ZERO).refresh(Duration::from_secs(600), 2));

@@ -32,7 +32,7 @@ async fn failures_of_a_batch_are_retried_one_by_one() {
     (1..=11).for_each(|id| world.target.set(id, Fault::Fail));
     world.routes.transact(|w| w.delete_all());
     pass(10 * MS).await;
-    let Some(Report::Degraded { message, errors }) = world.reports.lock().last().cloned() else {
+    let Some(Report::Degraded { message, errors, .. }) = world.reports.lock().last().cloned() else {
         panic!("not degraded")
     };
     assert_eq!(message, "11 error(s)");

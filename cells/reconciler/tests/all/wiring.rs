@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use hive::prelude::*;
-use reconciler::{Handle, Reconciler};
-use statedb::{RwTable, Table};
+use reconciler::{Handle, OpCx, OpResult, Ops, Reconciler, SharedOps};
+use statedb::{Rows, RwTable, Table};
 
 use crate::world::*;
 
@@ -41,4 +41,51 @@ async fn it_runs_from_start_to_stop_and_reports_its_health() {
     assert_eq!(handle.metrics().module(), "routes");
     hive.stop().await;
     assert!(handle.wait_until(u64::MAX).await.is_err());
+}
+
+/// Counts of its calls, in a field of its own: only the owner of the operations sees it.
+#[derive(Default)]
+struct Counted {
+    target: Target,
+    updates: usize,
+}
+
+impl Ops<Route> for Counted {
+    fn update(&mut self, cx: &OpCx<'_>, route: &mut Route) -> OpResult {
+        self.updates += 1;
+        self.target.update(cx, route)
+    }
+
+    fn delete(&mut self, cx: &OpCx<'_>, route: &Route) -> OpResult {
+        self.target.delete(cx, route)
+    }
+
+    fn prune(&mut self, cx: &OpCx<'_>, wanted: Rows<'_, Route>) -> OpResult {
+        self.target.prune(cx, wanted)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_inspects_operations_that_the_reconciler_uses() {
+    let mut world = World::new();
+    let ops = SharedOps::new(Counted::default());
+    let handle = world.run(world.builder().ops(ops.clone()));
+    let revision = world.put(1..=3);
+    handle.wait_until_ok(revision).await.unwrap();
+    assert_eq!(ops.lock().updates, 3);
+    assert!(world.target.rows().is_empty(), "the builder's own operations are replaced");
+    assert_eq!(ops.lock().target.rows(), [1, 2, 3]);
+}
+
+#[test]
+fn contexts_and_entries_of_batches_are_made_by_tests_of_operations() {
+    let world = World::new();
+    let snapshot = world.routes.snapshot();
+    let mut target = Target::default();
+    let mut row = route(1, "a");
+    target.update(&OpCx::new(&snapshot, 1), &mut row).unwrap();
+    assert_eq!((row.handle, target.rows()), (1001, vec![1]));
+    let entry = reconciler::BatchEntry::new(row, 7);
+    assert!(entry.result.is_ok());
+    assert_eq!((entry.object.id, entry.revision), (1, 7));
 }

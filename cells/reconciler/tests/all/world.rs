@@ -257,7 +257,7 @@ pub(crate) fn route(id: u32, via: &str) -> Route {
 
 /// Returns a report of so many errors.
 pub(crate) fn degraded(count: usize, errors: &str) -> Report {
-    Report::Degraded { message: format!("{count} error(s)"), errors: errors.to_owned() }
+    Report::degraded(format!("{count} error(s)"), errors)
 }
 
 /// Runs all tasks that are ready, and lets virtual time pass.

@@ -35,7 +35,7 @@ pub(crate) fn builder(
 
 impl Ops<Endpoint> for EndpointOps {
     fn update(&mut self, _: &OpCx<'_>, endpoint: &mut Endpoint) -> OpResult {
-        let mut one = [BatchEntry { object: endpoint.clone(), revision: 0, result: Ok(()) }];
+        let mut one = [BatchEntry::new(endpoint.clone(), 0)];
         self.reconcile(&mut one);
         let [BatchEntry { object, result, .. }] = one;
         *endpoint = object;

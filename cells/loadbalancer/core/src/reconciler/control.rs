@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use reconciler::Handle;
+use reconciler::{Handle, SharedOps};
 use tokio::sync::watch;
 
 use crate::lbmap::rows::LbMaps;
@@ -26,7 +25,7 @@ pub(crate) struct Control(watch::Sender<Option<Running>>);
 pub(crate) struct Running {
     maps: Arc<dyn LbMaps>,
     #[cfg_attr(not(any(test, feature = "test-util")), expect(dead_code, reason = "for commands of tests"))]
-    ops: Arc<Mutex<LbOps>>,
+    ops: SharedOps<LbOps>,
     pub(crate) handle: Handle,
 }
 
@@ -35,7 +34,7 @@ pub(crate) struct Running {
 pub(crate) struct NotYet;
 
 impl Control {
-    pub(crate) fn set_running(&self, maps: Arc<dyn LbMaps>, ops: Arc<Mutex<LbOps>>, handle: Handle) {
+    pub(crate) fn set_running(&self, maps: Arc<dyn LbMaps>, ops: SharedOps<LbOps>, handle: Handle) {
         self.0.send_replace(Some(Running { maps, ops, handle }));
     }
 

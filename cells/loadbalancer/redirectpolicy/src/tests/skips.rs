@@ -123,7 +123,7 @@ fn maps_converge_despite_failures() {
         for (pod, cookie, addresses) in steps {
             table.transact(|txn| txn.insert(wanted(pod, cookie, addresses)));
             let snapshot = table.snapshot();
-            let cx = OpCx { snapshot: &snapshot, revision: table.revision(&snapshot) };
+            let cx = OpCx::new(&snapshot, table.revision(&snapshot));
             let mut row = wanted(pod, cookie, addresses);
             // Sometimes the next change comes before the retry.
             let tries = if rand::random_bool(0.5) { 1 } else { 50 };
@@ -134,7 +134,7 @@ fn maps_converge_despite_failures() {
             }
         }
         let snapshot = table.snapshot();
-        let cx = OpCx { snapshot: &snapshot, revision: table.revision(&snapshot) };
+        let cx = OpCx::new(&snapshot, table.revision(&snapshot));
         for row in table.all(&snapshot) {
             let mut row = (**row).clone();
             while ops.update(&cx, &mut row).is_err() {}

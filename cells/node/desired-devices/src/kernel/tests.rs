@@ -81,20 +81,20 @@ impl Fixture {
         let mut row = DesiredDevice { owner: owner.into(), ..DesiredDevice::vlan(name, "eth0", id).unwrap() };
         self.desired.transact(|txn| drop(txn.insert(row.clone())));
         let snapshot = self.desired.snapshot();
-        let result = self.ops.update(&OpCx { snapshot: &snapshot, revision: 1 }, &mut row);
+        let result = self.ops.update(&OpCx::new(&snapshot, 1), &mut row);
         result.map_err(|error| error.to_string()).err().unwrap_or_default()
     }
 
     fn delete(&mut self, owner: &str, name: &str) {
         let row = self.desired.transact(|txn| txn.delete(DesiredDevice::by_id(owner, name))).0.unwrap();
         let snapshot = self.desired.snapshot();
-        self.ops.delete(&OpCx { snapshot: &snapshot, revision: 1 }, &row).unwrap();
+        self.ops.delete(&OpCx::new(&snapshot, 1), &row).unwrap();
     }
 
     fn prune(&mut self) {
         let snapshot = self.desired.snapshot();
         let rows = self.desired.all(&snapshot);
-        self.ops.prune(&OpCx { snapshot: &snapshot, revision: 1 }, rows).unwrap();
+        self.ops.prune(&OpCx::new(&snapshot, 1), rows).unwrap();
     }
 }
 

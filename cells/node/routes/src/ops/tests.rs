@@ -39,11 +39,10 @@ impl Fixture {
     fn apply(&mut self, rows: Vec<DesiredRoute>) -> Vec<String> {
         self.desired.transact(|txn| rows.iter().for_each(|row| drop(txn.insert(row.clone()))));
         let snapshot = self.desired.snapshot();
-        let cx = OpCx { snapshot: &snapshot, revision: 1 };
+        let cx = OpCx::new(&snapshot, 1);
         let mut errors = Vec::new();
         for round in rows.chunks(1000) {
-            let entry =
-                |object: &DesiredRoute| BatchEntry { object: object.clone(), revision: 1, result: Ok(()) };
+            let entry = |object: &DesiredRoute| BatchEntry::new(object.clone(), 1);
             let mut batch: Vec<BatchEntry<DesiredRoute>> = round.iter().map(entry).collect();
             self.ops.update_batch(&cx, &mut batch);
             errors.extend(
@@ -65,13 +64,9 @@ impl Fixture {
         self.desired.transact(|txn| txn.delete_all());
         let snapshot = self.desired.snapshot();
         for round in rows.chunks(1000) {
-            let entry = |object: &Obj<DesiredRoute>| BatchEntry {
-                object: object.clone(),
-                revision: 1,
-                result: Ok(()),
-            };
+            let entry = |object: &Obj<DesiredRoute>| BatchEntry::new(object.clone(), 1);
             let mut batch: Vec<BatchEntry<Obj<DesiredRoute>>> = round.iter().map(entry).collect();
-            self.ops.delete_batch(&OpCx { snapshot: &snapshot, revision: 1 }, &mut batch);
+            self.ops.delete_batch(&OpCx::new(&snapshot, 1), &mut batch);
             assert!(batch.iter().all(|entry| entry.result.is_ok()));
         }
     }
