@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 
+use jiff::tz::Offset;
+
 use crate::check::{Constant, Macro, Node};
 use crate::error::EvalError;
-use crate::function::Function;
+use crate::function::{Function, Part};
 use crate::value::{Value, entry, to_int, to_uint};
 
 /// Bytes of texts and lists that cost as much as an expression.
@@ -260,6 +262,10 @@ fn call<'a>(function: Function, values: &[Value<'a>]) -> Result<'a> {
         (Function::EndsWith, [Value::String(text), Value::String(part)]) => {
             Ok(Value::Bool(text.ends_with(&**part)))
         }
+        (Function::Part(part), [value]) => part_of(part, value, Offset::UTC),
+        (Function::Part(part), [value @ Value::Timestamp(_), Value::String(zone)]) => {
+            part_of(part, value, offset(zone).ok_or(EvalError::Conversion)?)
+        }
         (Function::ToDyn, [value]) => Ok(value.clone()),
         (Function::TypeOf, [value]) => Ok(Value::Type(type_name(value).into())),
         (
@@ -313,6 +319,56 @@ fn arithmetic<'a>(function: Function, a: &Value<'a>, b: &Value<'a>) -> Result<'a
     }
 }
 
+/// Returns a part of a time at an offset from UTC, or of a duration, which is cut towards zero.
+fn part_of<'a>(part: Part, value: &Value<'a>, offset: Offset) -> Result<'a> {
+    let number = match value {
+        Value::Timestamp(time) => {
+            let time = jiff::Timestamp::from_nanosecond(*time).map_err(|_| EvalError::Overflow)?;
+            let date = offset.to_datetime(time);
+            match part {
+                Part::FullYear => i64::from(date.year()),
+                Part::Month => i64::from(date.month()) - 1,
+                Part::DayOfYear => i64::from(date.day_of_year()) - 1,
+                Part::DayOfMonth => i64::from(date.day()) - 1,
+                Part::Date => i64::from(date.day()),
+                Part::DayOfWeek => i64::from(date.weekday().to_sunday_zero_offset()),
+                Part::Hours => i64::from(date.hour()),
+                Part::Minutes => i64::from(date.minute()),
+                Part::Seconds => i64::from(date.second()),
+                Part::Milliseconds => i64::from(date.millisecond()),
+            }
+        }
+        Value::Duration(nanos) => match part {
+            Part::Hours => nanos / 3_600_000_000_000,
+            Part::Minutes => nanos / 60_000_000_000,
+            Part::Seconds => nanos / 1_000_000_000,
+            // All of them, as in Go's implementation.
+            Part::Milliseconds => nanos / 1_000_000,
+            _ => return Err(EvalError::NoOverload),
+        },
+        _ => return Err(EvalError::NoOverload),
+    };
+    Ok(Value::Int(number))
+}
+
+/// Parses an offset from UTC: `UTC`, `+02:00`, `-08:00`, `02:00`.
+fn offset(zone: &str) -> Option<Offset> {
+    if zone == "UTC" {
+        return Some(Offset::UTC);
+    }
+    let (sign, rest) = match zone.strip_prefix('-') {
+        Some(rest) => (-1, rest),
+        None => (1, zone.strip_prefix('+').unwrap_or(zone)),
+    };
+    let (hours, minutes) = rest.split_once(':')?;
+    let two_digits = |text: &str| -> Option<i32> {
+        let is_number = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
+        if is_number { text.parse().ok() } else { None }
+    };
+    let (hours, minutes) = (two_digits(hours)?, two_digits(minutes).filter(|minutes| *minutes < 60)?);
+    Offset::from_seconds(sign * (hours * 3600 + minutes * 60)).ok()
+}
+
 fn convert<'a>(function: Function, value: &Value<'a>) -> Result<'a> {
     let overflow = |value: Option<Value<'a>>| value.ok_or(EvalError::Overflow);
     match (function, value) {
@@ -358,6 +414,10 @@ fn convert<'a>(function: Function, value: &Value<'a>) -> Result<'a> {
         (Function::ToString, Value::Timestamp(time)) => {
             let time = jiff::Timestamp::from_nanosecond(*time).map_err(|_| EvalError::Overflow)?;
             Ok(Value::String(time.to_string().into()))
+        }
+        #[expect(clippy::cast_precision_loss, reason = "as Go writes it: the nearest number of seconds")]
+        (Function::ToString, Value::Duration(nanos)) => {
+            Ok(Value::String(format!("{}s", *nanos as f64 / 1e9).into()))
         }
         (Function::ToTimestamp, Value::String(text)) => {
             let time: jiff::Timestamp = text.parse().map_err(|_| EvalError::Conversion)?;

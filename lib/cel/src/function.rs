@@ -34,6 +34,45 @@ pub(crate) enum Function {
     /// A conversion that only the checker sees.
     ToDyn,
     TypeOf,
+    /// A part of a time or of a duration.
+    Part(Part),
+}
+
+/// A part of a date and time, or of a duration. Days of the month and of the year, and months, begin at 0, but for `Date`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    FullYear,
+    Month,
+    DayOfYear,
+    DayOfMonth,
+    Date,
+    DayOfWeek,
+    Hours,
+    Minutes,
+    Seconds,
+    Milliseconds,
+}
+
+impl Part {
+    fn named(name: &str) -> Option<Part> {
+        Some(match name {
+            "getFullYear" => Part::FullYear,
+            "getMonth" => Part::Month,
+            "getDayOfYear" => Part::DayOfYear,
+            "getDayOfMonth" => Part::DayOfMonth,
+            "getDate" => Part::Date,
+            "getDayOfWeek" => Part::DayOfWeek,
+            "getHours" => Part::Hours,
+            "getMinutes" => Part::Minutes,
+            "getSeconds" => Part::Seconds,
+            "getMilliseconds" => Part::Milliseconds,
+            _ => return None,
+        })
+    }
+
+    fn is_of_durations(self) -> bool {
+        matches!(self, Part::Hours | Part::Minutes | Part::Seconds | Part::Milliseconds)
+    }
 }
 
 /// Returns the operator with a symbol.
@@ -74,6 +113,7 @@ pub(crate) fn function(name: &str, is_method: bool) -> Option<Function> {
         ("timestamp", false) => Function::ToTimestamp,
         ("dyn", false) => Function::ToDyn,
         ("type", false) => Function::TypeOf,
+        (name, true) => Function::Part(Part::named(name)?),
         _ => return None,
     })
 }
@@ -142,13 +182,16 @@ pub(crate) fn result(function: Function, types: &[Type]) -> Option<Type> {
         Function::ToUint if unary => is(0, &[Int, Uint, Double, String]).map(|_| Uint),
         Function::ToDouble if unary => is(0, &[Int, Uint, Double, String]).map(|_| Double),
         Function::ToString if unary => {
-            is(0, &[Bool, Int, Uint, Double, String, Bytes, Timestamp]).map(|_| String)
+            is(0, &[Bool, Int, Uint, Double, String, Bytes, Timestamp, Duration]).map(|_| String)
         }
         Function::ToBytes if unary => is(0, &[String, Bytes]).map(|_| Bytes),
         Function::ToDuration if unary => is(0, &[String, Duration]).map(|_| Duration),
         Function::ToTimestamp if unary => is(0, &[Int, String, Timestamp]).map(|_| Timestamp),
         Function::ToDyn if unary => Some(Dyn),
         Function::TypeOf if unary => Some(Type::Meta),
+        Function::Part(part) if unary && part.is_of_durations() => is(0, &[Timestamp, Duration]).map(|_| Int),
+        Function::Part(_) if unary => is(0, &[Timestamp]).map(|_| Int),
+        Function::Part(_) if binary => (types[0].fits(&Timestamp) && types[1].fits(&String)).then_some(Int),
         _ => None,
     }
 }

@@ -10,8 +10,8 @@
 //! [`EvalError::TooExpensive`] after its limit of steps: one for each part of the expression and each element, and one for
 //! 16 bytes of texts. A message stays encoded: each access reads the fields of one message in their order.
 //!
-//! **Differences from the language's definition**: there are no constructed messages, no parts of dates and no
-//! durations as texts; the pattern of `matches` is a literal; integers are equal to unsigned ones of the same value; messages
+//! **Differences from the language's definition**: there are no constructed messages, and zones of times are offsets from UTC
+//! (`getHours('+02:00')`), without names; the pattern of `matches` is a literal; integers are equal to unsigned ones of the same value; messages
 //! are equal if their encodings are.
 //!
 //! ```
