@@ -214,6 +214,7 @@ pub(crate) const WALL_CLOCK: &[(&str, &str)] = &[
     ("cells/endpoint/endpoints/src/requests/service.rs", "times in an endpoint's log"),
     ("cells/endpoint/endpoints/src/restore/finish.rs", "times in an endpoint's log"),
     ("cells/endpoint/endpoints/src/restore/host.rs", "times in an endpoint's log"),
+    ("cells/endpoint/endpoints/src/restore/ingress.rs", "times in an endpoint's log"),
     ("cells/endpoint/endpoints/src/restore/start.rs", "times in an endpoint's log"),
     ("cells/health/cilium-health/src/cell.rs", "when the agent began to probe, in the health API"),
     (

@@ -41,6 +41,7 @@ use crate::restore::damaged::ReportDamaged;
 use crate::restore::files::StateFolder;
 use crate::restore::finish::FinishRestore;
 use crate::restore::host::HostLabels;
+use crate::restore::ingress::IngressEndpoint;
 use crate::restore::queue::DeletionQueue;
 use crate::restore::start::{PreviousRun, StartHook};
 
@@ -203,7 +204,7 @@ fn endpoints(
         datapath: targets.datapath,
         ipcache: targets.ipcache.clone(),
         links: agent.links.clone(),
-        defaults,
+        defaults: defaults.clone(),
         objects: objects.clone(),
         queue: DeletionQueue::new(agent.state.run()),
         counts,
@@ -224,6 +225,9 @@ fn endpoints(
             gc::forget_removed(service.clone(), changes, cx)
         })
         .add();
+    let ingress =
+        IngressEndpoint { endpoints: endpoints.clone(), node: node.clone(), defaults: defaults.clone() };
+    agent.jobs.one_shot("ingress-endpoint", move |cx: JobCx| ingress.run(cx)).add();
     let labels =
         HostLabels { endpoints: endpoints.clone(), identities: (*targets.identities).clone(), node, filter };
     agent.jobs.one_shot("host-labels", move |cx: JobCx| labels.run(cx)).add();

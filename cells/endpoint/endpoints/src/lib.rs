@@ -12,6 +12,9 @@
 //! reconciler removes the endpoint's state in an order in which packets drop first and the record goes last; then the row is
 //! deleted and the request is answered.
 //!
+//! **The ingress endpoint** has the node's ingress addresses, if there are any: an identity and a policy that Envoy
+//! enforces, without an interface.
+//!
 //! **Life of the cell.** At start records are read and their endpoints inserted into the table, addresses and identities
 //! reserved, while the kernel goes on forwarding by the policy that it has. Once the datapath is ready each is regenerated in
 //! place, state without an owner is pruned, queued deletions are served, and only then requests that change endpoints are

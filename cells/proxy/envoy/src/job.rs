@@ -128,7 +128,9 @@ impl Job {
     /// Makes and removes listeners, and announces those that Envoy has.
     fn reconcile(&mut self, is_complete: bool) {
         let snapshot = self.tables.policies.snapshot();
-        let needed = needed(self.tables.policies.all(&snapshot).map(|row| &**row));
+        // Nothing redirects the traffic of the ingress: it is Envoy's own.
+        let rows = self.tables.policies.all(&snapshot).filter(|row| row.subject.has_policy_map());
+        let needed = needed(rows.map(|row| &**row));
         drop(snapshot);
         for slot in &mut self.slots {
             match (&slot.state, needed.contains(slot.kind.name)) {

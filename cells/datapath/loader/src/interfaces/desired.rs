@@ -47,7 +47,7 @@ pub(crate) struct Desired {
     pub(crate) devices: BTreeMap<String, NativeDevice>,
     /// Rows of `ep_masquerade` by the device's index; that of the node by [`DIRECT_ROUTING`].
     pub(crate) masquerade: BTreeMap<u32, MasqueradeAddresses>,
-    /// The host's own addresses.
+    /// The host's own addresses, and those of the ingress: packets to them go up to the host's stack.
     pub(crate) addresses: BTreeSet<IpAddr>,
 }
 
@@ -118,7 +118,9 @@ impl Desired {
         let enabled = |ip: &IpAddr| if ip.is_ipv4() { families.enable_ipv4 } else { families.enable_ipv6 };
         let own = addresses.into_iter().filter(|row| row.device_name != WILDCARD_DEVICE).map(|row| row.addr);
         let routers = host.addresses().into_iter().map(|address| address.ip());
-        let addresses = own.chain(routers).filter(|ip| !ip.is_loopback()).filter(enabled).collect();
+        let ingress = [node.ingress_ipv4.map(IpAddr::V4), node.ingress_ipv6.map(IpAddr::V6)];
+        let own = own.chain(routers).chain(ingress.into_iter().flatten());
+        let addresses = own.filter(|ip| !ip.is_loopback()).filter(enabled).collect();
         let acceleration = facts.acceleration;
         Some(Desired {
             constants,
@@ -346,6 +348,18 @@ pub(crate) mod tests {
             address("127.0.0.1", "lo"),
         ];
         Desired::compute(&facts, devices.iter(), addresses.iter())
+    }
+
+    #[test]
+    fn packets_to_the_ingress_are_the_hosts() {
+        let ingress_ipv4 = Some([10, 244, 0, 250].into());
+        let ingress_ipv6 = "fd00::250".parse().ok();
+        let node = LocalNode { ingress_ipv4, ingress_ipv6, ..node() };
+        let has =
+            |families, ip: &str| compute(&node, families).unwrap().addresses.contains(&ip.parse().unwrap());
+        let only_ipv4 = FamilyConfig { enable_ipv6: false, ..FamilyConfig::default() };
+        assert!(has(FamilyConfig::default(), "10.244.0.250") && has(FamilyConfig::default(), "fd00::250"));
+        assert!(has(only_ipv4.clone(), "10.244.0.250") && !has(only_ipv4, "fd00::250"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::model::mac::Mac;
 use crate::model::op_labels::OpLabels;
 use crate::model::options::Options;
-use labels::{Label, Labels};
+use labels::{Label, Labels, RESERVED};
 
 /// Annotation of the object that stands for a static pod; its value is the UID that the kubelet gives to the plugin.
 const MIRROR_POD: &str = "kubernetes.io/config.mirror";
@@ -161,21 +161,36 @@ impl Record {
 
     /// Whether it is the host's own endpoint.
     pub fn is_host(&self) -> bool {
-        self.op_labels.orchestration_identity.0.get("host").is_some_and(|label| label.source == "reserved")
+        self.is_own("host")
     }
 
     /// Whether it is the health endpoint, which every start creates again.
     pub fn is_health(&self) -> bool {
-        self.op_labels.orchestration_identity.0.get("health").is_some_and(|label| label.source == "reserved")
+        self.is_own("health")
     }
 
-    /// Whether it has an interface of its own that the datapath serves. Fake endpoints and those in the host's network
-    /// have none.
+    /// Whether it is the ingress endpoint: addresses of the node's Envoy, with a policy that only Envoy enforces.
+    pub fn is_ingress(&self) -> bool {
+        self.is_own("ingress")
+    }
+
+    fn is_own(&self, label: &str) -> bool {
+        self.op_labels.orchestration_identity.0.get(label).is_some_and(|label| label.source == RESERVED)
+    }
+
+    /// Whether its addresses are reserved and released with it. Those of external allocators are not, and those of the
+    /// ingress belong to the node.
+    pub fn owns_addresses(&self) -> bool {
+        !self.datapath_configuration.external_ipam && !self.is_ingress()
+    }
+
+    /// Whether it has an interface of its own that the datapath serves. Fake endpoints, those in the host's network and
+    /// that of the ingress have none.
     pub fn has_interface(&self) -> bool {
         const WITHOUT: [&str; 3] =
             ["property-fake-endpoint", "property-at-host-network-namespace", "property-without-bpf-endpoint"];
         let set = |name: &&str| self.properties.get(*name).and_then(Value::as_bool).unwrap_or(false);
-        !self.is_host() && !WITHOUT.iter().any(set)
+        !self.is_host() && !self.is_ingress() && !WITHOUT.iter().any(set)
     }
 
     /// Returns `CID:IFNAME`, `CID` without an interface name; empty without a container.

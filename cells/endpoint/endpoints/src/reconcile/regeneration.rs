@@ -252,10 +252,13 @@ impl Regenerator {
         };
     }
 
-    /// Returns the endpoint as policy sees it; none without an identity, or if no program enforces policy on it.
+    /// Returns the endpoint as policy sees it; none without an identity, or if neither a program nor Envoy enforces policy
+    /// on it.
     fn subject(&self, endpoint: &Endpoint) -> Option<Subject> {
         let record = &*endpoint.record;
-        let is_enforced = record.has_interface() || record.is_host() && self.targets.datapath.host_firewall();
+        let is_enforced = record.has_interface()
+            || record.is_ingress()
+            || record.is_host() && self.targets.datapath.host_firewall();
         let label = record.sec_label.as_ref().filter(|_| is_enforced)?;
         Some(Subject {
             endpoint: record.id,

@@ -83,7 +83,7 @@ impl Targets {
                 .map(|address| Change::Delete(address.into(), Source::Local, resource.as_str().into())),
         );
         self.identities.release_all(&Endpoint::user(record.id));
-        if !record.datapath_configuration.external_ipam {
+        if record.owns_addresses() {
             for address in record.addresses() {
                 self.ipam.release_endpoint(address, record.id);
             }

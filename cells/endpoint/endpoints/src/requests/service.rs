@@ -422,14 +422,18 @@ impl Endpoints {
         txn.commit();
     }
 
-    /// Inserts an endpoint of the agent's own into the table, complete except for its id; it waits to be regenerated.
-    pub(crate) fn insert_own(&self, mut record: Record) {
+    /// Inserts an endpoint of the agent's own into the table; it waits to be regenerated. Returns its id, which is that of the
+    /// record if it has one that is free; `None` if no id is free.
+    pub(crate) fn insert_own(&self, mut record: Record) -> Option<EndpointId> {
         let mut txn = self.table.write();
-        if let Ok(id) = self.free_id(&txn) {
-            record.id = id;
-            txn.insert(Endpoint::restored(record, SystemTime::now()));
-            txn.commit();
+        let is_taken = |id| txn.get(Endpoint::by_id(EndpointId(id))).is_some();
+        if record.id == 0 || is_taken(record.id) {
+            record.id = self.free_id(&txn).ok()?;
         }
+        let id = EndpointId(record.id);
+        txn.insert(Endpoint::restored(record, SystemTime::now()));
+        txn.commit();
+        Some(id)
     }
 
     /// Waits until the endpoint's regeneration has succeeded or failed.

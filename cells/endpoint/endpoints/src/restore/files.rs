@@ -71,7 +71,7 @@ impl StateFolder {
     /// Returns the addresses of all records, for the allocator, which starts before endpoints are restored.
     pub(crate) fn restored_addresses(&self) -> Result<Vec<RestoredAddress>, StateError> {
         let records = self.scan()?.into_iter().filter_map(|found| found.record?.ok());
-        let records = records.filter(|record| !record.datapath_configuration.external_ipam);
+        let records = records.filter(Record::owns_addresses);
         let addresses = records.flat_map(|record| {
             let (endpoint, owner) = (record.id, record.pod_name());
             let addresses: Vec<IpAddr> = record.addresses().collect();

@@ -32,7 +32,7 @@ pub(crate) fn upsert(endpoints: &Endpoints, links: &Links, options: &Options) {
     let record = Record { if_name: HOST_DEVICE.to_owned(), if_index, mac, node_mac: mac, ..before };
     match known {
         Some(endpoint) => endpoints.change(endpoint.id(), |endpoint| endpoint.with_record(record)),
-        None => endpoints.insert_own(record),
+        None => drop(endpoints.insert_own(record)),
     }
 }
 

@@ -6,6 +6,7 @@ pub(crate) mod damaged;
 pub(crate) mod files;
 pub(crate) mod finish;
 pub(crate) mod host;
+pub(crate) mod ingress;
 pub mod plan;
 pub(crate) mod queue;
 mod retry;

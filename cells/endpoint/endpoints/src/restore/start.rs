@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use datapath_abi::identity::HOST;
+use datapath_abi::identity::{HOST, INGRESS};
 use datapath_api::{Datapath, EndpointDatapath};
 use identity::{Identities, Identity};
 use ipam::Ipam;
@@ -195,7 +195,7 @@ impl PreviousRun {
     }
 
     fn reserve(&self, record: &Record) -> Result<(), (IpAddr, ipam::Error)> {
-        if record.datapath_configuration.external_ipam {
+        if !record.owns_addresses() {
             return Ok(());
         }
         let owner = format!("{} [restored]", record.pod_name());
@@ -214,9 +214,14 @@ impl PreviousRun {
     /// Reserves the record's identity, which packets carry; another one if the prefixes of `--labels` have changed or
     /// it cannot be kept. If no identity is left the record stays as it is.
     fn identify(&self, record: &mut Record) {
-        if record.is_host() {
-            // Its id is fixed: an allocator would give its labels, which are those of the node, another one.
-            record.sec_label = Some(SecurityLabel { id: HOST, labels: record.op_labels.identity() });
+        // Their ids are fixed: an allocator would give the labels of the host, which are those of the node, another one.
+        let fixed = match (record.is_host(), record.is_ingress()) {
+            (true, _) => Some(HOST),
+            (_, true) => Some(INGRESS),
+            _ => None,
+        };
+        if let Some(id) = fixed {
+            record.sec_label = Some(SecurityLabel { id, labels: record.op_labels.identity() });
             return;
         }
         if !record.op_labels.is_reserved() {

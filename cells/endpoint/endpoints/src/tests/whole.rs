@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
+use crate::model::state::State;
 
 struct Routes(Vec<Route>);
 
@@ -48,8 +49,18 @@ impl Routes {
     }
 }
 
-fn node() -> Cell {
+/// The option by which the allocator gives the node ingress addresses.
+#[derive(hive::Config)]
+struct EnvoyConfigs {
+    /// Follow Envoy configurations
+    #[flag(default = false)]
+    #[expect(dead_code, reason = "read by its name")]
+    enable_envoy_config: bool,
+}
+
+fn node(ingress_ipv4: Option<Ipv4Addr>) -> Cell {
     let node = local_node::testing::given(LocalNode {
+        ingress_ipv4,
         name: "node".into(),
         ipv4: Some([10, 99, 0, 1].into()),
         ipv4_alloc_cidr: Some("10.244.0.0/24".parse().unwrap()),
@@ -71,11 +82,22 @@ async fn start(world: &World) -> TestHive {
 }
 
 async fn start_with(world: &World, links: Arc<crate::testing::LinkSource>) -> TestHive {
+    start_on(world, links, node(None), false).await
+}
+
+/// Starts on a node that has ingress addresses or none.
+async fn start_on(
+    world: &World,
+    links: Arc<crate::testing::LinkSource>,
+    node: Cell,
+    has_ingress: bool,
+) -> TestHive {
     let routes = provide(|routes: Group<Route>| Arc::new(Routes(routes.iter().cloned().collect())));
     let cells = [
         statedb::cell(),
         metrics::cell(),
-        node(),
+        config::<EnvoyConfigs>(),
+        node,
         ipam::cell(),
         ::identity::cell(),
         ipcache::cell(),
@@ -87,6 +109,7 @@ async fn start_with(world: &World, links: Arc<crate::testing::LinkSource>) -> Te
     let mut hive = TestHive::needing::<Routes>(cells)
         .replace::<dyn IpcacheMap>(world.map.clone())
         .replace(links)
+        .set("enable-envoy-config", has_ingress)
         .set("state-dir", world.folder.path().display());
     hive.start().await;
     hive
@@ -190,5 +213,57 @@ async fn dumps_that_fail_at_a_start_are_retried() {
     let health = |hive: &TestHive| hive.health("endpoints.job-finish-endpoint-restore");
     hive.until("health is well again", || health(&hive).level == Level::Stopped).await;
     assert_eq!(health(&hive).message, "Endpoints restored");
+    hive.stop().await;
+}
+
+/// The ingress endpoint has the node's ingress addresses and their identity, neither an interface nor a policy map, and
+/// a policy for Envoy. A restart keeps its id; it follows its addresses and goes with them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_ingress_is_an_endpoint_while_the_node_has_its_addresses() {
+    let world = World::new();
+    let links = || crate::testing::links(world.links.clone());
+    let ingress = |hive: &TestHive| {
+        let table = hive.get::<Endpoints>().table();
+        let snapshot = table.snapshot();
+        table.all(&snapshot).find(|row| row.record.is_ingress()).cloned()
+    };
+    let is_ready =
+        |hive: &TestHive| ingress(hive).is_some_and(|row| row.state == State::Ready && row.builds > 0);
+    let prefix = |ip: Ipv4Addr| format!("{ip}/32");
+
+    let mut hive = start_on(&world, links(), node(None), true).await;
+    hive.get::<Routes>().add(1).await;
+    hive.until("it is ready", || is_ready(&hive)).await;
+    let address = hive.get::<LocalNodeStore>().node().unwrap().ingress_ipv4.unwrap();
+    let row = ingress(&hive).unwrap();
+    assert_eq!((row.applied_identity, row.record.ipv4), (8, Some(address)));
+    assert_eq!(world.map.identity(&prefix(address)), Some(8));
+    let id = row.record.id;
+    let is_of_it = |call: &Call| matches!(call, Call::Attach(of) | Call::Up(of) if *of == id);
+    assert!(!world.datapath.calls().iter().any(is_of_it), "it has no interface");
+    let policies = hive.get::<policy::Policies>().table();
+    let subject = policies.get(&policies.snapshot(), policy::EndpointPolicy::by_endpoint(id)).cloned();
+    assert_eq!(subject.unwrap().subject.labels.texts(), ["reserved:ingress"]);
+    let (status, made) = hive.get::<Routes>().call(Operation::GetEndpointID, &id.to_string(), "").await;
+    let made: Value = serde_json::from_str(&made).unwrap();
+    assert_eq!((status, &made["status"]["identity"]["id"]), (200, &json!(8)));
+    hive.stop().await;
+
+    // The address is the node's: no endpoint of the previous run has it.
+    let mut hive = start_on(&world, links(), node(Some(address)), true).await;
+    hive.get::<Routes>().add(2).await;
+    hive.until("it is ready", || is_ready(&hive)).await;
+    let row = ingress(&hive).unwrap();
+    assert_eq!((row.record.id, row.record.ipv4), (id, Some(address)));
+    let other = Ipv4Addr::new(10, 244, 3, 3);
+    hive.get::<LocalNodeStore>().update(|node| node.ingress_ipv4 = Some(other));
+    hive.until("it has moved", || world.map.identity(&prefix(other)) == Some(8)).await;
+    hive.until("the former address is gone", || world.map.identity(&prefix(address)).is_none()).await;
+    assert_eq!(ingress(&hive).unwrap().record.id, id);
+    hive.stop().await;
+
+    let mut hive = start_on(&world, links(), node(Some(other)), false).await;
+    hive.until("it is gone", || ingress(&hive).is_none()).await;
+    assert_eq!(world.map.identity(&prefix(other)), None);
     hive.stop().await;
 }

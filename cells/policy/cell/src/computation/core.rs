@@ -72,6 +72,11 @@ impl Fault {
         }
     }
 
+    /// Whether the rules themselves are at fault, not the map or the proxies.
+    fn is_of_rules(&self) -> bool {
+        matches!(self, Fault::Conflict(_) | Fault::ConflictFromStart(_))
+    }
+
     fn text(&self) -> &Arc<str> {
         match self {
             Fault::Full(text)
@@ -360,10 +365,13 @@ impl Core {
                 let both = computed.rows.with_verdicts_of(&before.rows, &change.peers);
                 (both.len() <= self.limit.rows).then(|| Arc::new(both))
             });
+            let has_map = endpoint.subject.has_policy_map();
             // After those of the former identity: the rules of the new one count.
-            redirects::add(&mut wanted, *endpoint_id, &computed.redirects, &self.ready);
+            if has_map {
+                redirects::add(&mut wanted, *endpoint_id, &computed.redirects, &self.ready);
+            }
             let rows = before.unwrap_or_else(|| computed.rows.clone());
-            let keeps_map = matches!(computed.fault, Some(Fault::ConflictFromStart(_)));
+            let keeps_map = !has_map || matches!(computed.fault, Some(Fault::ConflictFromStart(_)));
             let done = keeps_map || endpoint.rows.as_ref().is_some_and(|held| Arc::ptr_eq(held, &rows));
             if !done {
                 let (mut current, mut desired) = (endpoint.rows.take(), rows);
@@ -384,16 +392,18 @@ impl Core {
                 });
                 changed.push(writes.outcomes.len());
             }
+            // Without a map nothing can be too large for it, and nothing is redirected.
+            let fault = computed.fault.as_ref().filter(|fault| has_map || fault.is_of_rules());
             writes.outcomes.push(Outcome {
                 endpoint: *endpoint_id,
                 generation: endpoint.generation,
                 revision: self.engine.revision(),
                 enforced: computed.enforced,
-                counts: computed.counts,
+                counts: if has_map { computed.counts } else { Default::default() },
                 filters: computed.filters.clone(),
-                state: computed.fault.as_ref().map_or(RealizationState::Realized, Fault::state),
-                error: computed.fault.as_ref().map(|fault| fault.text().clone()),
-                missing_redirects: computed.missing_redirects,
+                state: fault.map_or(RealizationState::Realized, Fault::state),
+                error: fault.map(|fault| fault.text().clone()),
+                missing_redirects: if has_map { computed.missing_redirects } else { 0 },
                 decisions: Decisions::new(computed.resolved.clone().filter(|_| keep_decisions)),
             });
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use datapath_abi::identity::INGRESS;
 use labels::LabelArray;
 use policy_engine::{Filters, NamedPorts};
 use serde::Serialize;
@@ -22,6 +23,14 @@ pub struct Subject {
     pub labels: LabelArray,
     /// Its named ports.
     pub named_ports: NamedPorts,
+}
+
+impl Subject {
+    /// Whether the datapath has a policy map of the endpoint. The ingress has none: its policy is Envoy's.
+    #[must_use]
+    pub fn has_policy_map(&self) -> bool {
+        self.identity != INGRESS
+    }
 }
 
 /// A simultaneous change of several endpoints' identities, as seen from one of them: until packets and the ipcache

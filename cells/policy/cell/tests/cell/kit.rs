@@ -153,12 +153,15 @@ impl World {
         }
     }
 
-    /// Writes policies by `namespace/name` and spec; `Null` deletes.
+    /// Writes policies by `namespace/name`, clusterwide ones by `/name`, and spec; `Null` deletes.
     pub(crate) fn write_all(&self, policies: &[(String, Value)]) {
         self.folder.transact(|w| {
             for (full_name, spec) in policies {
-                let kind = PolicyKind::CiliumNetworkPolicy;
                 let (namespace, name) = full_name.split_once('/').unwrap();
+                let kind = match namespace {
+                    "" => PolicyKind::CiliumClusterwideNetworkPolicy,
+                    _ => PolicyKind::CiliumNetworkPolicy,
+                };
                 if spec.is_null() {
                     w.delete(PolicyObject::by_name("cluster-folder", kind, namespace, name));
                     continue;

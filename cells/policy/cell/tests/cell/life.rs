@@ -441,3 +441,31 @@ async fn rows_have_the_rules_behind_them_if_they_are_kept() {
     assert_eq!(deciding(&agent, client, 81), by("two"));
     agent.end().await;
 }
+
+/// The ingress has no policy map: its rules are for Envoy only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_ingress_has_rules_and_neither_a_map_nor_redirects() {
+    let mut world = World::new();
+    let spec = json!({
+        "endpointSelector": {"matchExpressions": [{"key": "reserved:ingress", "operator": "Exists"}]},
+        "egress": [{
+            "toEndpoints": [{"matchLabels": {"app": "web"}}],
+            "toPorts": [{
+                "ports": [{"port": "80", "protocol": "TCP"}],
+                "rules": {"http": [{"path": "/a"}]},
+            }],
+        }],
+    });
+    let labels = labels::LabelArray::from(&labels::Labels::parse(["reserved:ingress"]));
+    let subject = policy::Subject { endpoint: 9, identity: 8, labels, named_ports: Default::default() };
+    world.write_all(&[("/ingress".to_owned(), spec)]);
+    world.write(&[], true);
+    let agent = world.start().await;
+    agent.policies.enforce(subject);
+    agent.policies.realized(9).await.unwrap();
+    let row = agent.row(9);
+    assert_eq!((row.enabled(), row.state, row.error), ("egress", RealizationState::Realized, None));
+    assert_eq!((row.filters.egress.len(), row.missing_redirects), (1, 0));
+    assert_eq!(policy_calls(&world), []);
+    agent.end().await;
+}

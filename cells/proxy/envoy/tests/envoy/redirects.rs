@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use datapath_abi::identity::INGRESS;
 use envoy_api::cilium::port_network_policy_rule::L7;
 use envoy_api::cilium::{NetworkPolicy, NetworkPolicyHosts};
 use envoy_api::cluster::Cluster;
@@ -10,7 +11,7 @@ use proxy_ports::PortState;
 use serde_json::json;
 
 use crate::client::{Client, NODE, first};
-use crate::world::{HTTP_EGRESS, World, http, insert};
+use crate::world::{HTTP_EGRESS, World, http, insert, insert_of};
 
 fn names(listeners: &[Listener]) -> Vec<&str> {
     listeners.iter().map(|listener| listener.name.as_str()).collect()
@@ -171,5 +172,22 @@ async fn a_restart_keeps_the_port_and_gives_no_policies_before_all_are_known() {
     assert_eq!(row().port, 10_077);
     let mut hosts = Client::<NetworkPolicyHosts>::envoy(&socket).await;
     assert_eq!(hosts.next().await, []);
+    world.end().await;
+}
+
+/// The policy of the ingress endpoint goes to Envoy, and needs no listener: no traffic is redirected by it.
+#[tokio::test]
+async fn the_policy_of_the_ingress_needs_no_listener() {
+    let world = World::start(&[], |_, policies, endpoints| {
+        insert_of(policies, endpoints, INGRESS, 9, 1, http("/a"));
+    })
+    .await;
+    let mut policies = Client::<NetworkPolicy>::envoy(&world.xds().await).await;
+    let [policy] = &policies.next().await[..] else { panic!("one policy") };
+    assert_eq!((&*policy.endpoint_ips, policy.endpoint_id), (&["10.0.0.9".to_owned()][..], 9));
+    assert_eq!(policy.egress_per_port_policies[0].port, 80);
+    policies.ack();
+    assert_eq!(world.health(), (Level::Ok, "No rule needs Envoy ".to_owned()));
+    assert!(world.port(HTTP_EGRESS).is_none_or(|row| row.port == 0));
     world.end().await;
 }

@@ -145,6 +145,18 @@ pub(crate) fn insert(
     revision: u64,
     egress: Value,
 ) {
+    insert_of(policies, endpoints, 1000, endpoint, revision, egress);
+}
+
+/// Inserts an endpoint with this identity.
+pub(crate) fn insert_of(
+    policies: &RwTable<EndpointPolicy>,
+    endpoints: &RwTable<Endpoint>,
+    identity: u32,
+    endpoint: u16,
+    revision: u64,
+    egress: Value,
+) {
     let labels = LabelArray::from(&Labels::parse(["k8s:app=web", "k8s:io.kubernetes.pod.namespace=shop"]));
     let settings = Settings::default();
     let mut engine = Engine::new(settings.clone());
@@ -153,7 +165,7 @@ pub(crate) fn insert(
     let manifest = json!({"metadata": {"name": "p", "namespace": "shop"}, "spec": spec});
     engine.set(parse(Kind::CiliumNetworkPolicy, &manifest, &settings).unwrap());
     let filters = Arc::new(engine.filters(1000));
-    let subject = Subject { endpoint, identity: 1000, labels, named_ports: NamedPorts::default() };
+    let subject = Subject { endpoint, identity, labels, named_ports: NamedPorts::default() };
     let row = EndpointPolicy {
         subject,
         transition: None,
