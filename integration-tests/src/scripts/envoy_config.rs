@@ -2,6 +2,7 @@
 //! lead to ports as soon as something listens there.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,7 +51,7 @@ pub(super) fn cells() -> Vec<Cell> {
         module(
             "envoy-config-fixture",
             "Commands of scripts, and rules",
-            [provide(labels), provide(compare), provide(refuse), invoke(lead)],
+            [provide(labels), provide(ingress), provide(compare), provide(refuse), invoke(lead)],
         ),
     ]);
     cells
@@ -91,6 +92,28 @@ fn labels(node: Arc<LocalNodeStore>) -> Member<Command> {
         }
     });
     Member(set.takes("[key=value...]"))
+}
+
+fn ingress(node: Arc<LocalNodeStore>) -> Member<Command> {
+    let help = "replace the ingress addresses of the node";
+    let set = Command::new("set-ingress-addresses", help, move |call: Call| {
+        let node = node.clone();
+        async move {
+            let addresses: Vec<IpAddr> =
+                call.args.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
+            node.update(|node| {
+                (node.ingress_ipv4, node.ingress_ipv6) = (None, None);
+                for address in addresses {
+                    match address {
+                        IpAddr::V4(address) => node.ingress_ipv4 = Some(address),
+                        IpAddr::V6(address) => node.ingress_ipv6 = Some(address),
+                    }
+                }
+            });
+            Ok(Output::none())
+        }
+    });
+    Member(set.takes("[address...]"))
 }
 
 fn compare(recorder: Arc<Recorder>) -> Member<Command> {

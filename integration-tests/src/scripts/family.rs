@@ -105,7 +105,7 @@ pub const FAMILIES: &[Family] = &[
         name: "envoy-config",
         folders: &["pkg/ciliumenvoyconfig"],
         cells: envoy_config::cells,
-        flags: false,
+        flags: true,
         defaults: &[loadbalancer::DEFAULTS, envoy_config::DEFAULTS],
         retry: envoy_config::RETRY,
         deadline: SHORT,

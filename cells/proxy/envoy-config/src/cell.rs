@@ -23,7 +23,7 @@ use crate::controller::{Controller, Tables};
 use crate::from_proxy::{self, FromProxy};
 use crate::model::{EnvoyConfig, EnvoyResource};
 use crate::objects::Objects;
-use crate::parse::Settings;
+use crate::parse::{IngressAddresses, Settings};
 
 /// The initializer of services: the load balancer waits for redirects.
 const INITIALIZER: &str = "envoy-configs";
@@ -85,6 +85,8 @@ fn follow(p: FollowParams) -> anyhow::Result<()> {
         access_log: if is_logged { access_log } else { String::new() },
         denied_403_body: p.options.map(|options| options.http_403_msg.clone()).unwrap_or_default(),
         linger: u32::try_from(p.config.envoy_http_upstream_linger_timeout).ok(),
+        // They may come later than objects: each round reads them.
+        ingress: IngressAddresses::default(),
     };
     let controller = Controller {
         tables: Tables {
@@ -110,7 +112,7 @@ fn follow(p: FollowParams) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Follows the secrets of the namespace.
+/// Follows the secrets of Envoy configurations, of Ingress and of the Gateway API.
 fn secrets(
     config: Config<ConfigsConfig>,
     proxies: Arc<Proxies>,
@@ -118,11 +120,10 @@ fn secrets(
     sources: Group<Arc<dyn Source>>,
     jobs: JobGroup,
 ) {
-    let namespace = &config.envoy_secrets_namespace;
-    if !config.enable_envoy_config || !proxies.config().enable_l7_proxy || namespace.is_empty() {
-        return;
+    if proxies.config().enable_l7_proxy {
+        let namespaces = config.secret_namespaces();
+        namespaces.into_iter().for_each(|name| envoy.follow_secrets(name, &sources, &jobs));
     }
-    envoy.follow_secrets(namespace, &sources, &jobs);
 }
 
 #[derive(Params)]

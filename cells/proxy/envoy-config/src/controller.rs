@@ -22,7 +22,7 @@ use crate::backends::{assignment, clusters};
 use crate::config::ConfigsConfig;
 use crate::model::{ClusterAddresses, EnvoyConfig, EnvoyResource};
 use crate::objects::Objects;
-use crate::parse::{Parsed, Settings};
+use crate::parse::{IngressAddresses, Parsed, Settings};
 use crate::progress::{Phase, Progress, Set};
 use crate::redirects::{Assigned, assign};
 use crate::world::View;
@@ -151,7 +151,11 @@ impl Controller {
         }
         self.objects.read(&self.tables, snapshot, &self.settings, &self.types);
         let is_first = self.initializers.is_some();
+        let has_moved = self.read_ingress(snapshot);
         self.select(snapshot, is_first);
+        if has_moved && !is_first {
+            self.encode_again();
+        }
         loop {
             self.publish();
             self.redirect();
@@ -174,6 +178,25 @@ impl Controller {
         if let Some(initializers) = self.initializers.take() {
             self.writer.complete(initializers);
         }
+    }
+
+    /// Reads the node's ingress addresses. Returns whether they have changed.
+    fn read_ingress(&mut self, snapshot: &Snapshot) -> bool {
+        let node = self.tables.node.get(snapshot, LocalNode::query());
+        let of = |node: &LocalNode| IngressAddresses { ipv4: node.ingress_ipv4, ipv6: node.ingress_ipv6 };
+        let ingress = node.map(|node| of(node)).unwrap_or_default();
+        std::mem::replace(&mut self.settings.ingress, ingress) != ingress
+    }
+
+    /// Gives Envoy all listeners with the settings of now.
+    fn encode_again(&mut self) {
+        let mut progress = std::mem::take(&mut self.progress);
+        let view = View::new(self);
+        for one in progress.values_mut().filter(|one| !one.is_leaving()) {
+            one.update(one.parsed.clone(), &view);
+        }
+        drop(view);
+        self.progress = progress;
     }
 
     /// Begins, changes and ends configurations, by the objects and the node's labels.

@@ -20,7 +20,11 @@
 //! **Packets of redirected services** are not translated: their frontends have the flag and the port of the listener in
 //! the maps, as in Cilium, and the programs mark packets for that port. Sockets of the host connect to it.
 //!
-//! **Secrets** of the namespace `envoy-secrets-namespace` are resources of SDS, which [`envoy_proxy`] follows. They are in no
+//! **Ingress and the Gateway API** are configurations that the operator makes. Listeners of redirected services have the
+//! node's ingress addresses, from which Envoy connects to backends, and the policy of the ingress endpoint. When these
+//! addresses come later, the listeners follow.
+//!
+//! **Secrets** of the namespace `envoy-secrets-namespace`, and of those of Ingress and of the Gateway API, are resources of SDS, which [`envoy_proxy`] follows. They are in no
 //! table: nothing that shows tables shows them.
 //!
 //! **A restart** keeps ports. Services of listeners that had one are redirected at once, before the load balancer writes
@@ -30,8 +34,7 @@
 //! # Differences from Cilium
 //! A bad resource refuses its object, not itself alone; a service of a listener that does not exist is such a fault.
 //! Ports are only reserved for objects that are for this node. Cilium lets the last one of several configurations win.
-//! Addresses of Ingress are not given to listeners (`cilium.bpf_metadata`), and rules of field validation are left to
-//! Envoy, which refuses what breaks them.
+//! Rules of field validation are left to Envoy, which refuses what breaks them.
 
 #![forbid(unsafe_code)]
 

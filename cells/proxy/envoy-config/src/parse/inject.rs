@@ -4,9 +4,9 @@ use envoy_api::cilium::{BpfMetadata, L7Policy, NetworkFilter};
 use envoy_api::reflect::{DynamicMessage, ReflectMessage as _, Value};
 use envoy_api::{Message as _, Name as _, Types};
 
-use super::Settings;
 use super::fields::{child, child_mut, entry, list_mut, set_entry, set_text, text, wrap_u32};
 use super::names::Origin;
+use super::{IngressAddresses, Settings};
 
 /// The cluster of the connection to the agent, in the bootstrap of Envoy.
 const AGENT_CLUSTER: &str = "xds-grpc-cilium";
@@ -300,10 +300,16 @@ pub(super) fn metadata(
     port: u16,
     metadata: Metadata,
 ) -> Option<()> {
+    // The ingress has a policy of its own between the client and the backends.
+    let ingress = if metadata.is_l7lb { settings.ingress } else { IngressAddresses::default() };
+    let text = |address: Option<String>| address.unwrap_or_default();
     let message = BpfMetadata {
         bpf_root: settings.bpf_root.clone(),
         use_original_source_address: metadata.use_original_source,
         is_l7lb: metadata.is_l7lb,
+        ipv4_source_address: text(ingress.ipv4.map(|ip| ip.to_string())),
+        ipv6_source_address: text(ingress.ipv6.map(|ip| ip.to_string())),
+        enforce_policy_on_l7lb: ingress.any(),
         proxy_id: port.into(),
         ipcache_name: IPCACHE.to_owned(),
         original_source_so_linger_time: settings.linger.filter(|_| metadata.is_http),

@@ -7,6 +7,7 @@ mod inject;
 mod names;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use envoy_api::reflect::{DynamicMessage, ReflectMessage as _};
@@ -49,6 +50,21 @@ pub(crate) struct Settings {
     pub(crate) denied_403_body: String,
     /// The time in seconds for which closed connections to servers linger, for listeners of HTTP.
     pub(crate) linger: Option<u32>,
+    /// The addresses from which Envoy connects to backends of redirected services, unless it uses those of clients.
+    pub(crate) ingress: IngressAddresses,
+}
+
+/// The node's ingress addresses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct IngressAddresses {
+    pub(crate) ipv4: Option<Ipv4Addr>,
+    pub(crate) ipv6: Option<Ipv6Addr>,
+}
+
+impl IngressAddresses {
+    fn any(self) -> bool {
+        self.ipv4.is_some() || self.ipv6.is_some()
+    }
 }
 
 /// An object with its resources.
