@@ -157,6 +157,7 @@ pub(crate) const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
         "cells/proxy/fqdn/src/directory.rs",
         "lookups of all endpoints, which change with each answer; `GET /fqdn/cache` shows them, and a table would be written per answer",
     ),
+    ("cells/proxy/envoy/src/secrets/files.rs", "secrets in files, which nothing that shows tables may show"),
     (
         "cells/proxy/envoy/src/secrets/store.rs",
         "secrets of the cluster, which nothing that shows tables may show",

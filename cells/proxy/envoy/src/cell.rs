@@ -29,7 +29,7 @@ use crate::policies::Tables;
 use crate::process::{Bootstrap, EnvoyProcessConfig, Process};
 use crate::receiver::receiver;
 use crate::resources::{Owner, Resources};
-use crate::secrets::PolicySecrets;
+use crate::secrets::{PolicySecrets, SecretFiles};
 use crate::server::{Services, serve};
 use crate::slot::{PROXIES, Slot};
 
@@ -100,7 +100,9 @@ fn start(p: StartParams) {
         access_log: access_log.clone(),
     };
     p.envoy.secrets().start(&p.sources, &p.jobs);
-    let secrets = PolicySecrets::new(p.envoy.secrets().clone(), &p.config);
+    let files = SecretFiles::new(p.config.certificates_directory.clone());
+    let secrets = PolicySecrets::new(p.envoy.secrets().clone(), files.clone(), &p.config);
+    p.jobs.one_shot("secret-files", move |cx: JobCx| files.follow(cx)).add();
     if let Some(namespace) = secrets.namespace() {
         p.envoy.secrets().add_namespace(namespace);
     }

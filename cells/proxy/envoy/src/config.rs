@@ -1,5 +1,6 @@
 //! The options, in Cilium's spelling. Changes take effect at the next start.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The configuration of Envoy.
@@ -60,6 +61,12 @@ pub struct EnvoyConfig {
     /// Read the secrets of rules from the namespace of secrets only
     #[flag(default = false)]
     pub policy_secrets_only_from_secrets_namespace: bool,
+    /// Folder of files with secrets of rules, NAMESPACE/NAME/KEY, which come before those of the cluster
+    #[flag(default = "/var/run/cilium/certs")]
+    pub certificates_directory: PathBuf,
+    /// Give Envoy the authorities of secrets for TLS that it terminates, too: it then asks clients for certificates
+    #[flag(default = false)]
+    pub use_full_tls_context: bool,
     /// Body of the answers to requests that policy denies
     #[flag(default = "", file_only, name = "http-403-msg")]
     pub http_403_msg: String,

@@ -19,8 +19,9 @@
 //!
 //! **Secrets** of rules (certificates, values of headers) are copies in `policy-secrets-namespace` with
 //! `enable-policy-secrets-sync`, and Envoy gets their names and the secrets by SDS; without it they are inline, of that
-//! namespace or of any. They are followed: a change goes to Envoy at once. A rule with a secret that is absent or not
-//! valid is left out, so that its port is denied, and health names secret and reason.
+//! namespace or of any. Those in files of `certificates-directory` come first. All are followed: a change goes to Envoy at
+//! once, of files within 5 s. A rule with a secret that is absent or not valid is left out, so that its port is denied, and
+//! health names secret, reason and remedy.
 //!
 //! **A restart** announces the ports of the previous run at once, for an Envoy of its own pod has served on, and gives
 //! it the same listeners. Policies are given when those of all endpoints are known; versions continue after those that
@@ -38,9 +39,10 @@
 //! An Envoy that the agent has started outlives it, where no container ends both. Its version is not compared, and its
 //! level of log changes with the next start only. Clusters are given by CDS, too, so that a bootstrap needs
 //! only the connection to the agent; those of a bootstrap stay. Certificates are
-//! inline where the secret's resource of SDS is another item, and checked before Envoy gets them; a folder of certificates
-//! is not read. There is no delta and no aggregated variant, and no reflection. Policy maps wait a second at most for
-//! Envoy's policies, not ten.
+//! inline where the secret's resource of SDS is another item, and checked before Envoy gets them. Files
+//! of secrets are read again without a change of policies.
+//! There is no delta and no aggregated variant, and no reflection. Policy maps wait a second at most for Envoy's policies,
+//! not ten.
 
 #![forbid(unsafe_code)]
 

@@ -29,6 +29,8 @@ pub(crate) trait Peers {
     fn named(&self, name: &str, protocol: u8) -> BTreeMap<u16, BTreeSet<u32>>;
     /// Returns the secret that a rule names; `None` if there is none.
     fn secret(&self, reference: &SecretRef) -> Option<Found>;
+    /// Whether TLS that is terminated gets the authorities of secrets as well (`use-full-tls-context`).
+    fn full_tls_context(&self) -> bool;
     /// Reports a secret that cannot be used.
     fn refuse(&self, reference: &SecretRef, reason: String);
     /// Returns the port of the listener that a redirect leads to.

@@ -40,18 +40,19 @@ pub(crate) struct Policies {
     /// The secrets that cannot be used, with the reasons; traffic of their rules is denied.
     pub(crate) faults: BTreeSet<String>,
     watches: Vec<Watch>,
-    secrets: watch::Receiver<()>,
+    secrets: [watch::Receiver<()>; 2],
 }
 
 impl Policies {
     /// Waits until one of the tables has changed.
     pub(crate) async fn changed(&self) {
         let changed = self.watches.iter().map(|watch| Box::pin(watch.changed()));
-        let mut secrets = self.secrets.clone();
+        let [mut of_cluster, mut of_files] = self.secrets.clone();
         tokio::select! {
             _ = futures::future::select_all(changed) => {}
-            // The sender is that of the tables.
-            _ = secrets.changed() => {}
+            // The senders are those of the tables.
+            _ = of_cluster.changed() => {}
+            _ = of_files.changed() => {}
         }
     }
 }
@@ -158,6 +159,10 @@ impl Peers for View<'_> {
                 None
             }
         }
+    }
+
+    fn full_tls_context(&self) -> bool {
+        self.tables.secrets.full_tls_context()
     }
 
     fn refuse(&self, reference: &SecretRef, reason: String) {

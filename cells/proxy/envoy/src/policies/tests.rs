@@ -35,6 +35,7 @@ struct World {
     listener: Option<u16>,
     items: Option<Vec<(&'static str, &'static str)>>,
     sds: Option<&'static str>,
+    full_tls_context: bool,
     refused: RefCell<Vec<String>>,
 }
 
@@ -56,6 +57,10 @@ impl Peers for World {
 
     fn refuse(&self, _reference: &SecretRef, reason: String) {
         self.refused.borrow_mut().push(reason);
+    }
+
+    fn full_tls_context(&self) -> bool {
+        self.full_tls_context
     }
 
     fn listener_port(&self, _redirect: &Redirect) -> Option<u16> {
@@ -83,6 +88,7 @@ impl World {
             listener: None,
             items: None,
             sds: None,
+            full_tls_context: false,
             refused: RefCell::default(),
         }
     }
@@ -357,17 +363,30 @@ fn certificates_are_inline_or_resources() {
     // With a pair in it, the resource is that.
     let all = [authorities[0], pair[0], pair[1]];
     let both = TlsContext { trusted_ca: CERTIFICATES.to_owned(), ..inline };
-    assert_eq!(contexts(originating.clone(), &all, name).unwrap(), [None, Some(both)]);
+    assert_eq!(contexts(originating.clone(), &all, name).unwrap(), [None, Some(both.clone())]);
+    // With `use-full-tls-context` the proxy asks clients for certificates, too.
+    let mut world = World::new(&[json!({"egress": [{"toPorts": ports("443", terminating.clone())}]})]);
+    let mut terminates = |is_full, items: &[_]| {
+        world.full_tls_context = is_full;
+        world.with_secret(items, None).map(|policy| policy.rules[0].downstream_tls_context.clone().unwrap())
+    };
+    assert_eq!(terminates(true, &all).unwrap(), both);
+    assert_eq!(terminates(false, &all).unwrap().trusted_ca, "");
+    assert_eq!(terminates(true, &pair).unwrap().trusted_ca, "", "the secret has none");
 
     for (context, items, reason) in [
-        (&terminating, &[][..], "has no items tls.crt and tls.key"),
-        (&terminating, &pair[..1], "has item tls.crt without its private key"),
-        (&terminating, &pair[1..], "has item tls.key without its certificate"),
-        (&terminating, &[("tls.crt", "text"), pair[1]], "has no certificates in item tls.crt"),
-        (&terminating, &[pair[0], ("tls.key", CERTIFICATES)], "has no private key in item tls.key"),
-        (&named, &pair, "has no item c"),
-        (&originating, &pair, "has no item ca.crt"),
-        (&originating, &[("ca.crt", KEY)], "has no certificates in item ca.crt"),
+        (&terminating, &[][..], "has no items tls.crt and tls.key: add them"),
+        (&terminating, &pair[..1], "has item tls.crt without its private key: add it"),
+        (&terminating, &pair[1..], "has item tls.key without its certificate: add it"),
+        (&terminating, &[("tls.crt", "text"), pair[1]], "has no certificates in item tls.crt: replace it"),
+        (
+            &terminating,
+            &[pair[0], ("tls.key", CERTIFICATES)],
+            "has no private key in item tls.key: replace it",
+        ),
+        (&named, &pair, "has no item c: add it"),
+        (&originating, &pair, "has no item ca.crt: add it"),
+        (&originating, &[("ca.crt", KEY)], "has no certificates in item ca.crt: replace it"),
     ] {
         assert_eq!(contexts(context.clone(), items, name).unwrap_err(), [reason]);
     }

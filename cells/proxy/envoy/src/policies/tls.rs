@@ -12,10 +12,17 @@ use crate::secrets::{AUTHORITY, CERTIFICATE, Found, KEY, Secret};
 /// cannot be used.
 pub(super) fn terminating(context: &TlsContext, peers: &impl Peers) -> Option<Message> {
     context_of(context, peers, |found| {
-        let (certificate_chain, private_key) =
-            pair(context, &found.secret)?.ok_or_else(|| format!("has no items {CERTIFICATE} and {KEY}"))?;
+        let (certificate_chain, private_key) = pair(context, &found.secret)?
+            .ok_or_else(|| format!("has no items {CERTIFICATE} and {KEY}: add them"))?;
         let is_default =
             is_default(&context.certificate, CERTIFICATE) && is_default(&context.private_key, KEY);
+        // As earlier versions of Cilium did; the resource of the pair has no authorities.
+        if peers.full_tls_context()
+            && let Some((name, trusted_ca)) = item(&found.secret, &context.trusted_ca, AUTHORITY)?
+        {
+            check_certificates(&name, &trusted_ca)?;
+            return Ok(Message { trusted_ca, certificate_chain, private_key, ..Message::default() });
+        }
         Ok(match found.sds {
             // The resource of a secret with both items is the pair.
             Some(name) if is_default => Message { tls_sds_secret: name, ..Message::default() },
@@ -62,16 +69,16 @@ fn item(secret: &Secret, key: &str, default: &str) -> Result<Option<(String, Str
     match secret.get(name) {
         Some(bytes) => match std::str::from_utf8(bytes) {
             Ok(text) => Ok(Some((name.to_owned(), text.to_owned()))),
-            Err(_) => Err(format!("has no PEM in item {name}")),
+            Err(_) => Err(format!("has no PEM in item {name}: replace it")),
         },
         None if key.is_empty() => Ok(None),
-        None => Err(format!("has no item {name}")),
+        None => Err(format!("has no item {name}: add it")),
     }
 }
 
 fn authorities(context: &TlsContext, secret: &Secret) -> Result<String, String> {
-    let (name, text) =
-        item(secret, &context.trusted_ca, AUTHORITY)?.ok_or_else(|| format!("has no item {AUTHORITY}"))?;
+    let (name, text) = item(secret, &context.trusted_ca, AUTHORITY)?
+        .ok_or_else(|| format!("has no item {AUTHORITY}: add it"))?;
     check_certificates(&name, &text)?;
     Ok(text)
 }
@@ -83,12 +90,12 @@ fn pair(context: &TlsContext, secret: &Secret) -> Result<Option<(String, String)
     let ((certificate_name, certificate), (key_name, key)) = match (certificate, key) {
         (Some(certificate), Some(key)) => (certificate, key),
         (None, None) => return Ok(None),
-        (Some((name, _)), None) => return Err(format!("has item {name} without its private key")),
-        (None, Some((name, _))) => return Err(format!("has item {name} without its certificate")),
+        (Some((name, _)), None) => return Err(format!("has item {name} without its private key: add it")),
+        (None, Some((name, _))) => return Err(format!("has item {name} without its certificate: add it")),
     };
     check_certificates(&certificate_name, &certificate)?;
     if PrivateKeyDer::from_pem_slice(key.as_bytes()).is_err() {
-        return Err(format!("has no private key in item {key_name}"));
+        return Err(format!("has no private key in item {key_name}: replace it"));
     }
     Ok(Some((certificate, key)))
 }
@@ -98,6 +105,6 @@ fn check_certificates(name: &str, text: &str) -> Result<(), String> {
     let mut certificates = CertificateDer::pem_slice_iter(text.as_bytes()).peekable();
     match certificates.peek().is_some() && certificates.all(|certificate| certificate.is_ok()) {
         true => Ok(()),
-        false => Err(format!("has no certificates in item {name}")),
+        false => Err(format!("has no certificates in item {name}: replace it")),
     }
 }

@@ -4,11 +4,13 @@
 //!
 //! Sibling folders that it uses: none.
 
+mod files;
 mod follow;
 mod policy;
 mod secret;
 mod store;
 
+pub(crate) use files::SecretFiles;
 pub(crate) use policy::{Absence, Found, PolicySecrets};
 pub(crate) use secret::{AUTHORITY, CERTIFICATE, KEY, Secret};
 pub(crate) use store::Store;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use policy_engine::SecretRef;
 use tokio::sync::watch;
 
+use super::files::SecretFiles;
 use super::secret::Secret;
 use super::store::{Lookup, Scope, Store};
 use crate::config::EnvoyConfig;
@@ -25,7 +26,9 @@ enum Location {
 #[derive(Debug, Clone)]
 pub(crate) struct PolicySecrets {
     store: Store,
+    files: SecretFiles,
     location: Location,
+    full_tls_context: bool,
 }
 
 /// A secret of a rule.
@@ -44,14 +47,19 @@ pub(crate) enum Absence {
 }
 
 impl PolicySecrets {
-    pub(crate) fn new(store: Store, config: &EnvoyConfig) -> PolicySecrets {
+    pub(crate) fn new(store: Store, files: SecretFiles, config: &EnvoyConfig) -> PolicySecrets {
         let namespace: Arc<str> = config.policy_secrets_namespace.as_str().into();
         let location = match (config.enable_policy_secrets_sync, namespace.is_empty()) {
             (true, false) => Location::Copies(namespace),
             _ if config.policy_secrets_only_from_secrets_namespace => Location::Namespace(namespace),
             _ => Location::Any,
         };
-        PolicySecrets { store, location }
+        PolicySecrets { store, files, location, full_tls_context: config.use_full_tls_context }
+    }
+
+    /// Whether TLS that is terminated gets the authorities of secrets as well.
+    pub(crate) fn full_tls_context(&self) -> bool {
+        self.full_tls_context
     }
 
     /// Returns the namespace that has the secrets of all rules, if there is one.
@@ -63,13 +71,14 @@ impl PolicySecrets {
         .filter(|namespace| !namespace.is_empty())
     }
 
-    /// Returns a receiver that changes with secrets.
-    pub(crate) fn subscribe(&self) -> watch::Receiver<()> {
-        self.store.subscribe()
+    /// Returns receivers that change with secrets: of the cluster, and in files.
+    pub(crate) fn subscribe(&self) -> [watch::Receiver<()>; 2] {
+        [self.store.subscribe(), self.files.subscribe()]
     }
 
     /// Follows the secrets that rules name, and no others.
     pub(crate) fn set_references(&self, references: BTreeSet<SecretRef>) {
+        self.files.set_references(&references);
         if let Location::Any = self.location {
             let scope = |secret: SecretRef| Scope {
                 namespace: secret.namespace.into(),
@@ -82,13 +91,19 @@ impl PolicySecrets {
     /// Returns the secret that a rule names.
     pub(crate) fn find(&self, reference: &SecretRef) -> Result<Found, Absence> {
         let SecretRef { namespace, name: from } = reference;
+        match self.files.get(reference) {
+            Lookup::Found(secret) => return Ok(Found { secret, sds: None }),
+            Lookup::Missing => {}
+            Lookup::Unknown => return Err(Absence::Unknown),
+        }
         match &self.location {
-            Location::Namespace(own) if **own != **namespace => {
-                Err(Absence::Fault(format!("secrets are read from the namespace {own:?} only")))
-            }
+            Location::Namespace(own) if **own != **namespace => Err(Absence::Fault(format!(
+                "secrets are read from the namespace {own:?} only: name one there, or unset \
+                     policy-secrets-only-from-secrets-namespace"
+            ))),
             Location::Namespace(_) | Location::Any => match self.store.get(namespace, from) {
                 Lookup::Found(secret) => Ok(Found { secret, sds: None }),
-                Lookup::Missing => Err(Absence::Fault("does not exist".to_owned())),
+                Lookup::Missing => Err(Absence::Fault("does not exist: create it".to_owned())),
                 Lookup::Unknown => Err(Absence::Unknown),
             },
             Location::Copies(own) => {
@@ -115,7 +130,7 @@ impl PolicySecrets {
                     true => {
                         format!("has no copy: {own}/{copy} is that of another secret; rename one of them")
                     }
-                    false => format!("has no copy {own}/{copy}, which the operator makes"),
+                    false => format!("has no copy {own}/{copy}, which the operator makes: create the secret"),
                 }))
             }
         }

@@ -51,6 +51,11 @@ impl Secret {
         Ok(Secret { items, original })
     }
 
+    /// Returns a secret with these items.
+    pub(crate) fn of_items(items: BTreeMap<String, Vec<u8>>) -> Secret {
+        Secret { items, original: None }
+    }
+
     /// Whether it is a copy of another secret: `a-b/c` and `a/b-c` have copies of the same name. A secret without an original was
     /// made by hand.
     pub(crate) fn is_copy_of_another(&self, namespace: &str, name: &str) -> bool {

@@ -139,7 +139,7 @@ async fn certificates_follow_their_secret_and_traffic_without_one_is_denied() {
     policies.ack();
     reports(&world, "secret secrets/tls has item tls.crt without its private key").await;
     source.remove("secrets", "tls");
-    reports(&world, "secret secrets/tls does not exist").await;
+    reports(&world, "secret secrets/tls does not exist: create it").await;
     world.set(7, terminating("shop", "tls"));
     reports(&world, "secret shop/tls secrets are read from the namespace \"secrets\" only").await;
     world.end().await;
@@ -196,5 +196,42 @@ async fn only_secrets_that_rules_name_are_read_from_other_namespaces() {
     assert!(context(&policies.next().await).is_some());
     let named = Selection::all(k8s_types::core::Secret::KIND).in_namespace("shop").named("tls");
     assert_eq!(*source.selections.borrow(), [named]);
+    world.end().await;
+}
+
+/// Files come before the secrets of the cluster and are followed; without them the cluster's count again.
+#[tokio::test]
+async fn certificates_in_files_come_first_and_are_read_again() {
+    let files = tempfile::tempdir().unwrap();
+    let folder = files.path().join("shop/tls");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("tls.crt"), CERTIFICATES).unwrap();
+    let source = Fake::new();
+    let of_cluster = CERTIFICATES.replace("AAAA", "BBBB");
+    source.set("shop", "tls", &[("tls.crt", &of_cluster), ("tls.key", KEY)]);
+    let root = files.path().display().to_string();
+    let options =
+        [("certificates-directory", root.as_str()), ("enable-policy-secrets-sync", "true"), NAMESPACE[0]];
+    source.set("secrets", "shop-tls", &[("tls.crt", &of_cluster), ("tls.key", KEY)]);
+    let world = World::start_with(Some(source.clone()), &options, |_, _, _| ()).await;
+    world.set(7, terminating("shop", "tls"));
+    let (_clusters, _listeners, mut policies) = clients(&world).await;
+    reports(&world, "secret shop/tls has item tls.crt without its private key: add it").await;
+    assert_eq!(
+        context(&policies.next().await),
+        None,
+        "that of the cluster does not stand in for half of a file's"
+    );
+    policies.ack();
+    std::fs::write(folder.join("tls.key"), KEY).unwrap();
+    let found = context(&policies.next().await).unwrap();
+    assert_eq!(
+        (&*found.certificate_chain, &*found.private_key, &*found.tls_sds_secret),
+        (CERTIFICATES, KEY, "")
+    );
+    policies.ack();
+    std::fs::remove_dir_all(&folder).unwrap();
+    let found = context(&policies.next().await).unwrap();
+    assert_eq!((&*found.certificate_chain, &*found.tls_sds_secret), ("", "secrets/shop-tls"));
     world.end().await;
 }
