@@ -26,7 +26,7 @@ use crate::kind::Kind;
 use crate::listeners::Settings;
 use crate::metrics::Counters;
 use crate::policies::Tables;
-use crate::process::{Bootstrap, EnvoyProcessConfig, Process};
+use crate::process::{Bootstrap, EnvoyProcessConfig, Process, VersionCheck};
 use crate::receiver::receiver;
 use crate::resources::{Owner, Resources};
 use crate::secrets::{PolicySecrets, SecretFiles};
@@ -103,6 +103,10 @@ fn start(p: StartParams) {
     let files = SecretFiles::new(p.config.certificates_directory.clone());
     let secrets = PolicySecrets::new(p.envoy.secrets().clone(), files.clone(), &p.config);
     p.jobs.one_shot("secret-files", move |cx: JobCx| files.follow(cx)).add();
+    if !p.config.disable_envoy_version_check {
+        let check = VersionCheck { admin: sockets.join("admin.sock") };
+        p.jobs.one_shot("version-check", move |cx: JobCx| check.run(cx)).add();
+    }
     if let Some(namespace) = secrets.namespace() {
         p.envoy.secrets().add_namespace(namespace);
     }

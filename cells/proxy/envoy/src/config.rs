@@ -67,6 +67,9 @@ pub struct EnvoyConfig {
     /// Give Envoy the authorities of secrets for TLS that it terminates, too: it then asks clients for certificates
     #[flag(default = false)]
     pub use_full_tls_context: bool,
+    /// Do not compare the version of Envoy with the one that its policies are made for
+    #[flag(default = false)]
+    pub disable_envoy_version_check: bool,
     /// Body of the answers to requests that policy denies
     #[flag(default = "", file_only, name = "http-403-msg")]
     pub http_403_msg: String,

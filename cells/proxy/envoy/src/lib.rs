@@ -32,15 +32,18 @@
 //! connections of workloads go on: the next run finds it by its socket of administration, and ends it only if its
 //! bootstrap would be another one.
 //!
+//! **Versions.** Every 2 minutes the Envoy that has the socket of administration reports its version; one of another commit than
+//! that of the chart's is named in health, unless `disable-envoy-version-check` is set.
+//!
 //! **Messages** are pure functions of tables: policies of endpoints (`policies`), addresses of identities (`hosts`, from the
 //! first request for them on), listeners and clusters (`listeners`). The protocol is that of the crate `xds`.
 //!
 //! # Differences from Cilium
-//! An Envoy that the agent has started outlives it, where no container ends both. Its version is not compared, and its
+//! An Envoy that the agent has started outlives it, where no container ends both. Its
 //! level of log changes with the next start only. Clusters are given by CDS, too, so that a bootstrap needs
 //! only the connection to the agent; those of a bootstrap stay. Certificates are
 //! inline where the secret's resource of SDS is another item, and checked before Envoy gets them. Files
-//! of secrets are read again without a change of policies.
+//! of secrets are read again without a change of policies. The version is that of the running Envoy, also of one that the agent starts.
 //! There is no delta and no aggregated variant, and no reflection. Policy maps wait a second at most for Envoy's policies,
 //! not ten.
 

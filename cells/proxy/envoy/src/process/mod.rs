@@ -1,4 +1,4 @@
-//! The Envoy that the agent starts: its bootstrap, its process, its log.
+//! The Envoy that the agent starts: its bootstrap, its process, its log; and the version of any Envoy.
 //!
 //! Sibling folders that it uses: none.
 
@@ -7,7 +7,9 @@ mod bootstrap;
 mod config;
 mod log;
 mod supervise;
+mod version;
 
 pub(crate) use bootstrap::Bootstrap;
 pub use config::{EnvoyLogLevel, EnvoyProcessConfig};
 pub(crate) use supervise::Process;
+pub(crate) use version::VersionCheck;

@@ -169,3 +169,45 @@ async fn an_envoy_of_the_previous_run_serves_on_and_ends_when_its_options_have_c
     world.hive.until("another one follows it", || program.lines("pids").len() == 2).await;
     world.end().await;
 }
+
+/// Health names both versions as soon as the first check is due.
+#[tokio::test]
+async fn an_envoy_of_another_version_is_named() {
+    let program = Program::new("exec sleep 60");
+    let mut admin = None;
+    let world = start(&program.path(), &[], |folder| {
+        fs::create_dir_all(folder.join("envoy/sockets")).unwrap();
+        admin = Some(UnixListener::bind(folder.join("envoy/sockets/admin.sock")).unwrap());
+    })
+    .await;
+    world.xds().await;
+    let health = || world.hive.health("envoy-proxy.job-version-check");
+    let other = "0123456789abcdef0123456789abcdef01234567/1.30.1/Distribution/RELEASE/BoringSSL";
+    let admin = reports_version(admin.unwrap(), other);
+    world.hive.until("the other version is named", || health().level == Level::Degraded).await;
+    let error = health().error;
+    assert!(error.contains(other) && error.contains("disable-envoy-version-check"), "{error}");
+    admin.abort();
+    world.end().await;
+}
+
+/// Answers as an Envoy of a version does, in chunks, in a task that ends with the test.
+#[expect(clippy::disallowed_methods, reason = "a server of the test, which ends with it")]
+fn reports_version(listener: UnixListener, version: &'static str) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 1024];
+            let length = stream.read(&mut request).await.unwrap();
+            if !request[..length].starts_with(b"GET /server_info ") {
+                continue;
+            }
+            let body = format!("{{\"version\": \"{version}\", \"state\": \"LIVE\"}}");
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
+                body.len()
+            );
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    })
+}
