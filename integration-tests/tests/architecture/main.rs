@@ -1,6 +1,7 @@
 //! The statements of ARCHITECTURE.md about the structure of the repository, checked on the repository itself.
 
 mod lists;
+mod proxy_scenarios;
 mod scenarios;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -180,6 +180,24 @@ fn addresses_are_kept_while_they_have_connections() {
     assert_eq!(history.collect(at(420), &limits, |_| false).len(), 1);
 }
 
+/// A TTL of 0 with a minimum of 0 and of an hour.
+#[test]
+fn a_minimum_keeps_addresses_of_answers_that_expire_at_once() {
+    for (min_ttl, is_kept) in [(0, false), (3600, true)] {
+        let limits = Limits { min_ttl, ..Limits::default() };
+        let mut history = History::default();
+        history.insert(lookup("a.io", &[1], 0, 0), &limits);
+        assert!(history.contains("a.io.", ip(1)), "until the first collection in any case");
+        history.collect(at(60), &limits, |_| false);
+        assert_eq!(history.zombies().is_empty(), is_kept, "{min_ttl}");
+        history.collect(at(120), &limits, |_| false);
+        history.collect(at(180), &limits, |_| false);
+        assert_eq!(history.contains("a.io.", ip(1)), is_kept, "{min_ttl}");
+        history.collect(at(3600), &limits, |_| true);
+        assert_eq!(history.cache().addresses("a.io.").count(), 0, "the minimum is no longer than that");
+    }
+}
+
 #[test]
 fn a_new_lookup_ends_the_wait_for_connections() {
     let limits = Limits::default();

@@ -1,6 +1,7 @@
 //! The proxy between a client and a DNS server in namespaces of their own. Routes lead the client's packets to it, as
 //! rules of iptables do on a node.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream as StdTcpStream};
 use std::sync::Arc;
@@ -196,7 +197,8 @@ async fn answer_udp(socket: std::net::UdpSocket, seen: Seen) {
     }
 }
 
-/// Answers the queries of one connection after another. The answer to a query for `late` follows the next one.
+/// Answers the queries of one connection after another. The answer to a query for `late` follows the next one; one for
+/// `reset` ends the connection.
 async fn answer_tcp(listener: std::net::TcpListener, seen: Seen) {
     listener.set_nonblocking(true).unwrap();
     let listener = TcpListener::from_std(listener).unwrap();
@@ -206,6 +208,9 @@ async fn answer_tcp(listener: std::net::TcpListener, seen: Seen) {
         while let Ok(message) = read(&mut stream).await {
             let replies = replies(&message, client, &seen);
             let name = Message::from_vec(&message).unwrap().query().unwrap().name().to_string();
+            if name.contains("reset") {
+                break;
+            }
             match name.contains("late") {
                 true => late.extend(replies),
                 false => {
@@ -686,6 +691,29 @@ fn a_server_that_does_not_answer_is_reported() {
         assert_eq!(answer.response_code(), ResponseCode::ServFail);
         let line = r#"cilium_proxy_upstream_reply_seconds_count{error="timeout",protocol_l7="dns",scope="totalTime"} 1"#;
         assert!(stage.metrics.text().contains(line));
+    });
+}
+
+#[test]
+fn a_server_that_ends_its_connection_is_an_error_for_its_queries() {
+    require_root!();
+    staged(DnsProxyConfig::default(), async |stage| {
+        let mut stream = stage.connect();
+        for (id, name) in [(1, "late.allowed."), (2, "reset.allowed.")] {
+            write(&mut stream, &query(id, name)).await.unwrap();
+        }
+        let mut failed = BTreeSet::new();
+        for _ in 0..2 {
+            let answer = Message::from_vec(&read(&mut stream).await.unwrap()).unwrap();
+            assert_eq!(answer.response_code(), ResponseCode::ServFail);
+            failed.insert(answer.id());
+        }
+        assert_eq!(failed, [1, 2].into(), "both, at once");
+        assert!(stage.learned().is_empty());
+        // The client's own connection goes on, by another one to the server.
+        write(&mut stream, &query(3, "a.allowed.")).await.unwrap();
+        let answer = Message::from_vec(&read(&mut stream).await.unwrap()).unwrap();
+        assert_eq!((answer.id(), answer.response_code()), (3, ResponseCode::NoError));
     });
 }
 
