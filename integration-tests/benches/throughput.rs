@@ -93,7 +93,7 @@ struct Nodes {
 impl Nodes {
     fn ends(&self) -> Ends<'_> {
         let [from, to] = &self.pods[..] else { unreachable!("there are two") };
-        Ends { from: &from.ns, to: &to.ns, ip: to.ipv4.into() }
+        Ends { from: &from.ns, to: &to.ns, ip: to.ipv4 }
     }
 }
 

@@ -138,6 +138,8 @@ impl Cluster {
         host.veth("eth0", &self.switch, &port).unwrap();
         self.switch.ip(&format!("link set {port} master bridge")).unwrap();
         let [ipv4, ipv6] = member.addresses();
+        // The same each time, as that of hardware: other nodes keep the old one for a minute otherwise.
+        host.ip(&format!("link set eth0 address 02:00:00:00:00:{:02x}", member.host)).unwrap();
         host.ip_batch(&format!(
             "addr add {ipv4}/24 dev eth0\naddr add {ipv6}/64 dev eth0 nodad\n\
              route add default via {}\nroute add default via {}\n",
