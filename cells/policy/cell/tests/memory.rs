@@ -39,7 +39,6 @@ async fn a_rule_of_many_prefixes_is_small() {
     agent.policies.realized(7).await.unwrap();
     tokio::time::sleep(Duration::from_millis(500)).await;
     let each = (allocated() - before) / PREFIXES as u64;
-    eprintln!("{each} bytes per prefix");
     assert!(each <= GOAL, "{each} bytes per prefix");
     agent.end().await;
 }
