@@ -81,7 +81,8 @@ impl Propagation {
 }
 
 impl Container {
-    /// Returns it as the text of a file, of which [`parse`](Self::parse) makes it again. Values have no line breaks.
+    /// Returns it as the text of a file, of which [`parse`](Self::parse) makes it again. Only values of variables
+    /// have line breaks.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut lines = vec![format!("root {}", self.root.display())];
@@ -100,7 +101,10 @@ impl Container {
             format!("mount {source} {target} {} {:?}", mount.is_read_only, mount.propagation)
         }));
         lines.extend(self.capabilities.iter().map(|number| format!("capability {number}")));
-        lines.extend(self.environment.iter().map(|(name, value)| format!("variable {name}={value}")));
+        lines.extend(self.environment.iter().map(|(name, value)| {
+            // One that has several lines, such as a configuration, is one line here.
+            format!("variable {name}={}", value.replace('\\', "\\\\").replace('\n', "\\n"))
+        }));
         lines.extend(self.program.iter().map(|word| format!("word {word}")));
         lines.iter().fold(String::new(), |text, line| text + line + "\n")
     }
@@ -135,7 +139,7 @@ impl Container {
                 }
                 ("variable", _) => {
                     let (name, value) = value.split_once('=').ok_or_else(unknown)?;
-                    container.environment.push((name.to_owned(), value.to_owned()));
+                    container.environment.push((name.to_owned(), unescape(value)));
                 }
                 ("word", _) => container.program.push(value.to_owned()),
                 _ => return Err(unknown()),
@@ -292,6 +296,22 @@ fn components(path: &Path) -> impl DoubleEndedIterator<Item = Vec<u8>> + '_ {
     })
 }
 
+/// Returns a value with its line breaks and backslashes.
+fn unescape(value: &str) -> String {
+    let mut letters = value.chars();
+    let mut text = String::new();
+    while let Some(letter) = letters.next() {
+        text.push(match letter {
+            '\\' => match letters.next() {
+                Some('n') => '\n',
+                other => other.unwrap_or('\\'),
+            },
+            _ => letter,
+        });
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -309,7 +329,10 @@ mod tests {
             ],
             capabilities: vec![12, 39],
             is_read_only: true,
-            environment: vec![("A".to_owned(), "b=c d".to_owned())],
+            environment: vec![
+                ("A".to_owned(), "b=c d".to_owned()),
+                ("LINES".to_owned(), "a: |\n  b\\n\n".to_owned()),
+            ],
             program: ["agent", "", "--config-dir=/x y"].map(str::to_owned).to_vec(),
             ..Container::default()
         };

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use integration_tests::{Node, Pod, binary};
+use integration_tests::{Node, Pod, binary, pod_manifest};
+use serde_json::{Value, json};
 use test_kit::{NetNs, require_root};
 
 const NETWORKS: &str = "cni/net.d";
@@ -17,8 +18,18 @@ fn cnitool() -> PathBuf {
     Path::new(String::from_utf8(output.stdout).unwrap().trim_end()).join("cnitool")
 }
 
-/// Runs cnitool for a namespace; its output, or the error of the plugin.
-fn run(node: &Node, verb: &str, network: &str, ns: &NetNs, arguments: &str) -> Result<String, String> {
+/// The version that has CHECK; the agent writes an older one, as Cilium does.
+const CHECKED: (&str, &str) = ("checked", "1.0.0");
+
+/// Runs cnitool for a namespace with the configuration of a folder; its output, or the error of the plugin.
+fn run(
+    node: &Node,
+    networks: &Path,
+    verb: &str,
+    network: &str,
+    ns: &NetNs,
+    arguments: &str,
+) -> Result<String, String> {
     let (dir, plugin) = (node.sandbox().dir(), binary("apiary-cni"));
     let mut command = node.host().command("unshare");
     command
@@ -28,7 +39,7 @@ fn run(node: &Node, verb: &str, network: &str, ns: &NetNs, arguments: &str) -> R
         .arg(cnitool())
         .args([verb, network])
         .arg(ns.path())
-        .env("NETCONFPATH", dir.join(NETWORKS))
+        .env("NETCONFPATH", networks)
         .env("CNI_PATH", dir.join("cni/bin"))
         .env("CNI_ARGS", arguments)
         .env("CILIUM_SOCK", node.socket())
@@ -48,26 +59,15 @@ fn run(node: &Node, verb: &str, network: &str, ns: &NetNs, arguments: &str) -> R
     }
 }
 
-#[test]
-fn pods_are_added_checked_and_deleted_by_cnitool() {
-    require_root!();
-    let mut node = Node::new();
-    let file = node.sandbox().dir().join(NETWORKS).join("05-cilium.conflist");
-    fs::create_dir_all(file.parent().unwrap()).unwrap();
-    node.config.insert("write-cni-conf-when-ready".to_owned(), file.display().to_string());
-    node.start();
-    let text = fs::read_to_string(&file).unwrap();
-    let list: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let network = list["name"].as_str().unwrap();
-
+/// Adds two pods, and deletes them. Of the version that has it also CHECK.
+fn add_and_delete(node: &Node, networks: &Path, network: &str, has_check: bool) {
     let before = node.endpoints();
-    let names = ["first", "second"];
-    let pods = names.map(|name| {
-        let ns = node.sandbox().netns(name).unwrap();
+    let pods = ["first", "second"].map(|name| {
+        let ns = node.sandbox().netns(&format!("{name}-{has_check}")).unwrap();
+        node.apply(&format!("{name}.yaml"), &pod_manifest("default", name, &[("name", name)]));
         let arguments = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}");
-        let result = run(&node, "add", network, &ns, &arguments).unwrap_or_else(|error| {
-            panic!("{error}\n{text}\n{}", node.log());
-        });
+        let result = run(node, networks, "add", network, &ns, &arguments);
+        let result = result.unwrap_or_else(|error| panic!("{error}\n{}", node.log()));
         (Pod::added("default", name, &ns, &result).unwrap(), arguments)
     });
     let [(first, of_first), (second, of_second)] = &pods;
@@ -75,20 +75,46 @@ fn pods_are_added_checked_and_deleted_by_cnitool() {
     for address in second.addresses() {
         first.ns.exec(&format!("ping -c 1 -W 10 {address}")).unwrap();
     }
-    let check = |pod: &Pod, arguments: &str| run(&node, "check", network, &pod.ns, arguments);
-    check(first, of_first).unwrap();
-
-    // The interface of a pod is gone: the check says so, and the deletion works all the same.
+    let check = |pod: &Pod, arguments: &str| run(node, networks, "check", network, &pod.ns, arguments);
+    if has_check {
+        check(first, of_first).unwrap();
+    } else {
+        let error = check(first, of_first).unwrap_err();
+        assert!(error.contains("does not support the CHECK command"), "{error}");
+    }
+    // The interface of a pod is gone: a check says so, and the deletion works all the same.
     second.ns.exec("ip link delete eth0").unwrap();
-    let error = check(second, of_second).unwrap_err();
-    assert!(error.contains("eth0"), "{error}");
-    check(first, of_first).unwrap();
+    if has_check {
+        let error = check(second, of_second).unwrap_err();
+        assert!(error.contains("eth0"), "{error}");
+        check(first, of_first).unwrap();
+    }
     for (pod, arguments) in &pods {
-        run(&node, "del", network, &pod.ns, arguments).unwrap();
+        run(node, networks, "del", network, &pod.ns, arguments).unwrap();
         // As runtimes do after an error.
-        run(&node, "del", network, &pod.ns, arguments).unwrap();
+        run(node, networks, "del", network, &pod.ns, arguments).unwrap();
     }
     assert_eq!(node.endpoints(), before);
     assert!(first.ns.exec("ip link show eth0").is_err(), "the interface is deleted");
+}
+
+#[test]
+fn pods_are_added_checked_and_deleted_by_cnitool() {
+    require_root!();
+    let mut node = Node::new();
+    let networks = node.sandbox().dir().join(NETWORKS);
+    fs::create_dir_all(&networks).unwrap();
+    let file = networks.join("05-cilium.conflist");
+    node.config.insert("write-cni-conf-when-ready".to_owned(), file.display().to_string());
+    node.start();
+    let mut list: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let network = list["name"].as_str().unwrap().to_owned();
+    add_and_delete(&node, &networks, &network, false);
+
+    let checked = node.sandbox().dir().join(CHECKED.0);
+    fs::create_dir_all(&checked).unwrap();
+    list["cniVersion"] = json!(CHECKED.1);
+    fs::write(checked.join("05-cilium.conflist"), list.to_string()).unwrap();
+    add_and_delete(&node, &checked, &network, true);
     node.stop();
 }

@@ -2,7 +2,8 @@
 //!
 //! **Owns** the listeners of `operator-api-serve-addr`. **Needs** a [`ServerProbe`](k8s_client::ServerProbe) of the API server, if one is
 //! configured, and the registry of metrics. **Provides** the registry's [`MetricsProfile`](metrics::MetricsProfile): prefix
-//! `cilium_operator`, served on `operator-prometheus-serve-addr` with `enable-metrics`.
+//! `cilium_operator`, served on `operator-prometheus-serve-addr` with `enable-metrics`, by TLS with
+//! `operator-prometheus-enable-tls`: each connection has the latest valid files, and is refused before there are any.
 //!
 //! | request | answer |
 //! |---|---|

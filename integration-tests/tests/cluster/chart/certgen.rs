@@ -263,6 +263,6 @@ fn the_job_is_rendered_for_what_is_asked_for() {
     assert_eq!(authority["Secret/cilium-ca"]["data"], json!({"ca.crt": "Y2VydA==", "ca.key": "a2V5"}));
     let job = &authority["Job/hubble-generate-certs"];
     assert_eq!(job["metadata"]["annotations"]["helm.sh/hook"], "post-install,post-upgrade");
-    let off = set("/hubble/enabled", json!(false));
+    let off = set("/hubble/tls/auto/enabled", json!(false));
     assert!(off.keys().all(|name| !name.ends_with("/hubble-generate-certs")), "{:?}", off.keys());
 }
