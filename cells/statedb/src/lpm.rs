@@ -23,7 +23,7 @@ use crate::spec::{Index, IndexDef, Keys, Matching};
 ///     type Space = Ports;
 ///     fn encode_bits(&self, key: &mut KeyBuf) { key.push_bits(&self.first.to_be_bytes(), self.bits) }
 ///     fn encode_bits_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
-///         let wrong = || KeyParseError { text: text.into(), expected: "a port and a number of bits, joined by `/`" };
+///         let wrong = || KeyParseError::new(text, "a port and a number of bits, joined by `/`");
 ///         let (first, bits) = text.split_once('/').ok_or_else(wrong)?;
 ///         let (first, bits) = (first.parse().map_err(|_| wrong())?, bits.parse().map_err(|_| wrong())?);
 ///         if bits > 16 { return Err(wrong()) }
