@@ -417,6 +417,10 @@ pub(crate) const ALL_OPTIONS: &[(&str, &str)] = &[
         "asks for the ports of services, options of the load balancer",
     ),
     (
+        "cells/datapath/loader/src/programs/ipip.rs",
+        "reads the sources of outer headers: options of the load balancer, which is not required",
+    ),
+    (
         "cells/datapath/loader/src/programs/nat46x64.rs",
         "reads which packets change the IP family: options of the load balancer, which is not required",
     ),

@@ -21,9 +21,10 @@ use crate::interfaces::acceleration::{Accelerated, Accelerator};
 use crate::interfaces::desired::{Desired, NativeDevice};
 use crate::interfaces::device_links::{self, Place, Style};
 use crate::interfaces::host::{self, HOST_DEVICE, HostDevices, HostSettings};
-use crate::interfaces::ipip::{self, IpipError, IpipSettings};
+use crate::interfaces::ipip::{self, IpipError};
 use crate::interfaces::tunnel::{self, TunnelError, TunnelSettings};
 use crate::programs::egress;
+use crate::programs::ipip::IpipSettings;
 use crate::programs::set::ProgramSet;
 use datapath_api::{DatapathError, HostMark, Step};
 

@@ -13,11 +13,11 @@ use tunnel::{EndpointRoutesConfig, MtuConfig, Protocol, Tunnel};
 
 use crate::config::{ConntrackConfig, LoaderConfig, Notifications};
 use crate::interfaces::host::HostSettings;
-use crate::interfaces::ipip::IpipSettings;
 use crate::interfaces::tunnel::TunnelSettings;
 use crate::programs::balancing::Balancing;
 use crate::programs::egress::EgressFeatures;
 use crate::programs::host_routing::HostRouting;
+use crate::programs::ipip::IpipSettings;
 use crate::programs::xdp::Acceleration;
 use crate::services::ServiceSettings;
 

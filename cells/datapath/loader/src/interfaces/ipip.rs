@@ -3,6 +3,8 @@
 use devices::rtnetlink::{IpipKind, LinkChange};
 use devices::{Link, Netlink, NetlinkError};
 
+use crate::programs::ipip::IpipSettings;
+
 /// A device, its kernel module, and the length by which its MTU is lower than that of the devices below.
 struct Kind {
     kind: IpipKind,
@@ -30,24 +32,6 @@ const KINDS: [Kind; 2] = [
         fallback: ["ip6tnl0", "cilium_ip6tnl"],
     },
 ];
-
-/// The desired devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct IpipSettings {
-    /// IPv4 has one.
-    pub(crate) ipv4: bool,
-    /// IPv6 has one.
-    pub(crate) ipv6: bool,
-    /// The MTU of the devices below.
-    pub(crate) mtu: u32,
-}
-
-impl IpipSettings {
-    /// Returns whether each family has a device.
-    fn families(&self) -> [bool; 2] {
-        [self.ipv4, self.ipv6]
-    }
-}
 
 /// The reason why a device is missing.
 #[derive(Debug, thiserror::Error)]

@@ -7,8 +7,25 @@ use hive::Settings;
 use ipnetwork::IpNetwork;
 use maps::FamilyConfig;
 
-use crate::interfaces::ipip::IpipSettings;
 use crate::programs::direct_return::DirectReturn;
+
+/// The desired devices that add outer headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IpipSettings {
+    /// IPv4 has one.
+    pub(crate) ipv4: bool,
+    /// IPv6 has one.
+    pub(crate) ipv6: bool,
+    /// The MTU of the devices below.
+    pub(crate) mtu: u32,
+}
+
+impl IpipSettings {
+    /// Returns whether each family has a device.
+    pub(crate) fn families(&self) -> [bool; 2] {
+        [self.ipv4, self.ipv6]
+    }
+}
 
 /// How the node handles outer headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
