@@ -180,7 +180,10 @@ mod tests {
             let sleep = Duration::from_millis(125);
             lifecycle
                 .hook("slow")
-                .on_start(move |_| async move { Ok(tokio::time::sleep(sleep).await) })
+                .on_start(move |_| async move {
+                    tokio::time::sleep(sleep).await;
+                    Ok(())
+                })
                 .add();
             jobs.one_shot("server", |_| work(Ok(()))).add();
             let failed = || Err(anyhow::Error::msg("no garbage"));
