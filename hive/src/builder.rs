@@ -404,24 +404,8 @@ pub(crate) fn schema(
 }
 
 fn file_flags() -> Vec<Flag> {
-    let flag = |name, help| Flag {
-        name,
-        short: None,
-        kind: Kind::Text,
-        expected: None,
-        default: String::new(),
-        help,
-        unit: None,
-        hidden: false,
-        file_only: false,
-        aliases: &[],
-        group: None,
-        deprecated: None,
-        live: false,
-        secret: false,
-        joins: false,
-        check: |value| PathBuf::take(value).map(drop),
-    };
+    let flag =
+        |name, help| Flag { help, ..Flag::new(name, Kind::Text, |value| PathBuf::take(value).map(drop)) };
     vec![
         flag(
             crate::config::CONFIG_FILE,
