@@ -124,7 +124,7 @@ pub struct BatchEntry<O> {
 }
 
 impl<O> BatchEntry<O> {
-    /// Returns an entry whose operation has succeeded so far.
+    /// Returns an entry that has succeeded so far.
     pub fn new(object: O, revision: u64) -> Self {
         BatchEntry { object, revision, result: Ok(()) }
     }

@@ -8,7 +8,7 @@
 //! that run at once, the second one uses the authority of the first. Each run replaces the certificates with their keys.
 //! Temporary errors are retried until the timeout; the Job repeats a run that has failed.
 //!
-//! **Bad input**: an authority that has expired, whose key is another one's, or that is none, is named with its secret, and no
+//! **Bad input**: an authority that has expired, has the key of another one, or is none, is named with its secret, and no
 //! certificate is written. A certificate is valid no longer than its authority.
 //!
 //! **Differences from Cilium**: files of an authority (`ca-cert-file`) and the options of single certificates, which Cilium's

@@ -153,7 +153,7 @@ fn direct_server_return_by_geneve_names_the_frontend_in_the_tunnel() -> Result<(
 }
 
 /// With `routing-mode=hybrid` subnets of one group are native for pods alone: what the node translates leaves by the
-/// tunnel, whoever the client is, and XDP writes what the device's program would send.
+/// tunnel, for any client, and XDP writes what the device's program would send.
 #[test]
 fn with_hybrid_routing_requests_at_devices_leave_by_the_tunnel() -> Result<()> {
     test_kit::require_root!();

@@ -24,7 +24,7 @@ const CERTIFICATES: [(&str, &str); 4] = [
     ("hubble-server-certs", "default.hubble-grpc"),
 ];
 
-/// The account of the Job is that of the operator, whose requests the stage records; the operator's roles are not applied.
+/// The account of the Job is that of the operator, so that the stage records its requests; the operator's roles are not applied.
 fn values(method: &str) -> Value {
     json!({
         "hubble": {"enabled": true, "tls": {"auto": {"method": method},
@@ -158,7 +158,7 @@ fn the_job_makes_certificates_by_its_roles_alone() {
     assert_eq!(certificates.secret("cilium-ca")["data"], authority, "clients go on trusting it");
     assert!(certificates.check().is_disjoint(&first), "a run makes new keys");
 
-    // Authorities of others: Helm's, whose key is of RSA, and one as CFSSL writes it.
+    // Authorities of others: Helm's, with a key of RSA, and one as CFSSL writes it.
     let by_helm = objects(&render(&values("helm")).unwrap())["Secret/cilium-ca"].clone();
     certificates.delete(&["cilium-ca"]);
     cluster.stage.apply(&by_helm.to_string()).unwrap();

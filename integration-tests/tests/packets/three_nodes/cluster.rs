@@ -320,7 +320,7 @@ fn route_pods(switch: &NetNs) {
     for (key, value) in [
         ("net/ipv4/ip_forward", "1"),
         ("net/ipv6/conf/all/forwarding", "1"),
-        // Packets leave by the device that they came by, which senders must not be told to shorten.
+        // Packets leave by the device that they came by, which senders must not shorten.
         ("net/ipv4/conf/all/send_redirects", "0"),
         ("net/ipv4/conf/bridge/send_redirects", "0"),
     ] {
