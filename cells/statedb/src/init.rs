@@ -33,7 +33,6 @@ pub(crate) struct Pending {
 /// list.
 #[must_use = "a table stays uninitialized until `done` is called"]
 pub struct Initializer<T> {
-    #[cfg_attr(not(feature = "tracing"), expect(dead_code, reason = "for the log"))]
     pub(crate) table: &'static str,
     pub(crate) name: Arc<str>,
     pub(crate) id: u64,
