@@ -15,7 +15,7 @@ use test_kit::{NetNs, Sandbox, try_wait_until};
 const PAIRS: usize = 21;
 const TRANSFER: Duration = Duration::from_millis(200);
 const LIMIT: Duration = Duration::from_secs(60);
-/// What differs by less is noise of the machine.
+/// Smaller differences are noise of the machine.
 const GOAL: f64 = 1.1;
 const HOSTS: [&str; 2] = ["198.51.100.1", "198.51.100.2"];
 const PORT: u16 = 5201;

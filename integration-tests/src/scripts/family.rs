@@ -30,11 +30,11 @@ pub struct Family {
     pub deadline: Duration,
     /// The clock of all that it shows; none for the true one.
     pub clock: Option<Fixed>,
-    /// What each script has of its own.
+    /// The isolation of each script.
     pub isolation: Isolation,
 }
 
-/// What a script has of its own, beside its hive and folder.
+/// The isolation of a script from others, beside its own hive and folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
     /// Nothing.

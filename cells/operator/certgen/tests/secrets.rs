@@ -22,7 +22,7 @@ struct Server {
     secrets: Mutex<BTreeMap<String, Value>>,
     errors: Mutex<VecDeque<Option<ApiError>>>,
     requests: Mutex<Vec<String>>,
-    /// What another process stores before the first creation.
+    /// An object that another process stores before the first creation.
     race: Mutex<Option<Value>>,
 }
 

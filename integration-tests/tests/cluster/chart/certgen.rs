@@ -189,7 +189,7 @@ fn the_job_makes_certificates_by_its_roles_alone() {
     let _ = workload.run(&spec);
     let before = certificates.check();
 
-    // What cannot sign is named, and nothing is written.
+    // A file that cannot sign is named, and nothing is written.
     let other = certificates.file("hubble-server-certs", "tls.key");
     for (files, fault) in [
         ([("ca.crt", own.as_path()), ("ca.key", other.as_path())], "ca.key: is not the key of ca.crt"),

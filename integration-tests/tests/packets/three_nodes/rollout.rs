@@ -119,7 +119,7 @@ fn a_label_chooses_the_values_of_a_node(routing: Routing) {
         node.program.clone_from(&builds[usize::from(is_next)]);
         cluster.start(CHANGED);
 
-        // What the label selects is in force.
+        // The options that the label selects are in force.
         let expected = if is_next { 1400 } else { 1500 };
         cluster.until("the MTU", || {
             let mtu = cluster.nodes[CHANGED].get("/v1/config")["status"]["deviceMTU"].clone();

@@ -108,7 +108,7 @@ mod tests {
         let families = FamilyConfig { enable_ipv4: true, enable_ipv6: false };
         let devices = Some(IpipSettings { ipv4: true, ipv6: false, mtu: 1400 });
         assert_eq!(ipip.devices(&families, 1400), devices);
-        // What only receives has no device, and no sources.
+        // A node that only receives has no device, and no sources.
         let receives = Ipip { sends: false, ..ipip };
         let mut constants = NodeConfig { before_services: before_services::XDP, ..NodeConfig::default() };
         receives.apply(&mut constants);
