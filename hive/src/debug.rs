@@ -43,13 +43,6 @@ impl Debug for crate::Timeline {
     }
 }
 
-#[cfg(feature = "test")]
-impl Debug for crate::TestHive {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        f.debug_struct("TestHive").finish_non_exhaustive()
-    }
-}
-
 impl Debug for Cell {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let mut cell = f.debug_struct("Cell");

@@ -4,6 +4,7 @@ mod checks;
 mod left;
 mod logs;
 
+use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,6 +117,12 @@ pub struct TestHive {
     tally: Arc<Tally>,
     held: Vec<Key>,
     made_at: &'static Location<'static>,
+}
+
+impl fmt::Debug for TestHive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TestHive").finish_non_exhaustive()
+    }
 }
 
 enum Stage {
