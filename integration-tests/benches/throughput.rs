@@ -19,6 +19,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 const GOAL: f64 = 1.1;
 const HOSTS: [&str; 2] = ["198.51.100.1", "198.51.100.2"];
 const PORT: u16 = 5201;
+/// One that sends as fast as it is acknowledged: BBR, the default of some machines, sends by the timers of its own estimate
+/// of the path. Namespaces may choose this one on every machine.
+const CONGESTION_CONTROL: &str = "reno";
 /// Bytes of one write.
 const CHUNK: usize = 256 << 10;
 
@@ -32,6 +35,7 @@ fn main() {
         let plain = Plain::new(nodes.nodes[0].sandbox(), is_tunnel);
         let (ours, kernel) = (nodes.ends(), plain.ends());
         for ends in [&ours, &kernel] {
+            ends.from.set_sysctl("net/ipv4/tcp_congestion_control", CONGESTION_CONTROL).unwrap();
             try_wait_until(LIMIT, || transfer(ends).map(drop)).expect("the other end is reached");
         }
         let (mut ratios, mut rates) = (Vec::new(), [Vec::new(), Vec::new()]);

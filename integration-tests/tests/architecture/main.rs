@@ -3,6 +3,7 @@
 mod lists;
 mod proxy_scenarios;
 mod scenarios;
+mod skips;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

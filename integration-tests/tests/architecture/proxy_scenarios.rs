@@ -8,7 +8,7 @@ const SCENARIOS: u8 = 77;
 
 const NAMES: &str = "lib/fqdn/tests/fqdn.rs";
 const BOOK: &str = "cells/proxy/fqdn/src/book.rs";
-const DNS: &str = "cells/proxy/dns/tests/dns_proxy.rs";
+const DNS: &str = "cells/proxy/dns/tests/dns_proxy/main.rs";
 const MESSAGES: &str = "cells/proxy/dns/src/message.rs";
 const QUERIES: &str = "integration-tests/tests/packets/dns_names.rs";
 const PORTS: &str = "cells/proxy/ports/tests/handles.rs";
