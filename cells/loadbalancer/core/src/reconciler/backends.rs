@@ -1,12 +1,11 @@
-//! Backends in the kernel: their ids by address, and the frontends that use them.
+//! Backends in the kernel: their ids by address, the frontends that use them, and the copies of their entries.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
 use statedb::Obj;
 
-use crate::lbmap::rows::{BackendValue, Family, Key, Value, kernel_state};
+use crate::lbmap::rows::{BackendValue, Family, Key, Value, backend_state, kernel_state};
 use crate::model::address::{LbAddress, Protocol};
 use crate::model::backend::{Backend, BackendState};
 use crate::model::fast_map::{FastMap, FastSet};
@@ -20,6 +19,9 @@ pub(crate) struct Backends {
     /// Ids of zones, of the backends whose zone has one.
     zones: FastMap<LbAddress, u8>,
     used: FastMap<u32, Used>,
+    /// Copies of entries that are not those of a backend in use: of its id in another family, with another address, or
+    /// to be deleted. `None` for one that may exist.
+    strays: FastMap<(Family, u32), Option<BackendValue>>,
     /// Entries that are unused and still to be deleted.
     orphans: BTreeSet<Key>,
     /// Backends whose entries may need another state, because a frontend has released them.
@@ -49,35 +51,98 @@ impl Announced {
     }
 }
 
+/// A user: the id of a frontend, and the state of the backend for it.
+type User = (u16, BackendState);
+
+/// The copy of a backend's entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Copied {
+    Missing,
+    /// It may exist.
+    Unsure,
+    /// An entry with the address of the backend.
+    Row {
+        state: u8,
+        zone: u8,
+    },
+}
+
 #[derive(Debug)]
 struct Used {
     address: LbAddress,
     /// Whether the map entry may differ.
     stale: bool,
-    /// Ids of its frontends, each with the state of the backend for it.
-    by: SmallVec<[(u16, BackendState); 2]>,
+    copied: Copied,
+    /// The first user, of frontend 0 if there is none. Most backends have one.
+    first: User,
+    /// The others; boxed because a vector is three times as large.
+    #[expect(clippy::box_collection, reason = "most backends have none, and there are many")]
+    more: Option<Box<Vec<User>>>,
 }
+
+/// The user of a backend without any.
+const NO_USER: User = (0, BackendState::Maintenance);
+
+const _: () = assert!(size_of::<(u32, Used)>() == 48);
 
 impl Used {
     fn new(address: LbAddress) -> Used {
-        Used { address, stale: true, by: SmallVec::new() }
+        Used { address, stale: true, copied: Copied::Missing, first: NO_USER, more: None }
+    }
+
+    fn users(&self) -> impl Iterator<Item = User> {
+        let first = (self.first.0 != 0).then_some(self.first);
+        first.into_iter().chain(self.more.iter().flat_map(|more| more.iter().copied()))
+    }
+
+    fn is_unused(&self) -> bool {
+        self.first.0 == 0
     }
 
     /// Returns the best state that it has for any frontend.
     fn state(&self) -> Option<BackendState> {
-        self.by.iter().map(|(_, state)| *state).min()
+        self.users().map(|(_, state)| state).min()
     }
 
     fn hold(&mut self, frontend: u16, state: BackendState) {
-        if self.by.contains(&(frontend, state)) {
+        if self.first == (frontend, state) {
             return;
         }
         let before = self.state();
-        match self.by.iter_mut().find(|(by, _)| *by == frontend) {
-            Some((_, before)) => *before = state,
-            None => self.by.push((frontend, state)),
+        let more = self.more.iter_mut().flat_map(|more| more.iter_mut());
+        let mut users = std::iter::once(&mut self.first).chain(more);
+        match users.find(|(by, _)| *by == frontend || *by == 0) {
+            Some(user) => *user = (frontend, state),
+            None => self.more.get_or_insert_default().push((frontend, state)),
         }
         self.stale |= before != self.state();
+    }
+
+    fn release(&mut self, frontend: u16) {
+        if let Some(more) = &mut self.more {
+            more.retain(|(by, _)| *by != frontend);
+            if self.first.0 == frontend {
+                self.first = more.pop().unwrap_or(NO_USER);
+            }
+            if more.is_empty() {
+                self.more = None;
+            }
+        } else if self.first.0 == frontend {
+            self.first = NO_USER;
+        }
+        self.stale = true;
+    }
+
+    fn family(&self) -> Family {
+        Family::of(self.address.ip)
+    }
+
+    fn copied(&self) -> Option<Option<BackendValue>> {
+        match self.copied {
+            Copied::Missing => None,
+            Copied::Unsure => Some(None),
+            Copied::Row { state, zone } => Some(Some(BackendValue { address: self.address, state, zone })),
+        }
     }
 }
 
@@ -94,20 +159,23 @@ pub(crate) struct Held {
 #[error("no number is left for another {0}; delete services")]
 pub(crate) struct IdsExhausted(pub(crate) &'static str);
 
-impl Backends {
-    pub(crate) fn new() -> Backends {
+impl Default for Backends {
+    fn default() -> Backends {
         Backends {
             ids: Ids::new(u32::MAX - 1),
             by_address: FastMap::default(),
             zones: FastMap::default(),
             used: FastMap::default(),
+            strays: FastMap::default(),
             orphans: BTreeSet::new(),
             changed: BTreeSet::new(),
             announced: Announced::default(),
             awaited: Vec::new(),
         }
     }
+}
 
+impl Backends {
     /// Announces the backends of the following updates. Costs nothing per backend unless one loses its last user
     /// before.
     pub(crate) fn announce(&mut self, lists: impl Iterator<Item = Arc<[Obj<Backend>]>>) {
@@ -117,10 +185,9 @@ impl Backends {
     /// Ends the effect of [`announce`](Self::announce); true if any backend is left without a user.
     pub(crate) fn drop_awaited(&mut self) -> bool {
         self.announced = Announced::default();
-        let unused = |used: &Used| used.by.is_empty();
         let mut any = false;
         for id in std::mem::take(&mut self.awaited) {
-            if self.used.get(&id).is_some_and(unused) {
+            if self.used.get(&id).is_some_and(Used::is_unused) {
                 self.drop_unused(id);
                 any = true;
             }
@@ -129,13 +196,78 @@ impl Backends {
     }
 
     /// Restores an entry of the previous run. Of two entries with one address the first is used for new users.
-    pub(crate) fn restore(&mut self, id: u32, row: BackendValue) {
+    pub(crate) fn restore(&mut self, family: Family, id: u32, row: BackendValue) {
         let address = row.address;
         if self.ids.reserve(id) {
             self.set_zone(address, row.zone);
             self.by_address.entry(address).or_insert(id);
             self.used.insert(id, Used::new(address));
         }
+        self.set_copied(family, id, Some(row));
+    }
+
+    /// Returns the copy of an entry, or `Some(None)` if it may exist.
+    pub(crate) fn copied(&self, family: Family, id: u32) -> Option<Option<BackendValue>> {
+        let used = self.used.get(&id).filter(|used| used.family() == family);
+        used.and_then(Used::copied).or_else(|| match self.strays.is_empty() {
+            true => None,
+            false => self.strays.get(&(family, id)).copied(),
+        })
+    }
+
+    /// Sets the copy of an entry; returns the copy before.
+    pub(crate) fn set_copied(
+        &mut self,
+        family: Family,
+        id: u32,
+        value: Option<BackendValue>,
+    ) -> Option<Option<BackendValue>> {
+        let used = self.used.get_mut(&id).filter(|used| used.family() == family);
+        if let Some(used) = used {
+            let before = used.copied();
+            used.copied = match value {
+                None => Copied::Unsure,
+                Some(BackendValue { address, state, zone }) if address == used.address => {
+                    Copied::Row { state, zone }
+                }
+                Some(_) => Copied::Missing,
+            };
+            if used.copied != Copied::Missing {
+                let stray = if self.strays.is_empty() { None } else { self.strays.remove(&(family, id)) };
+                return before.or(stray);
+            }
+            return before.or(self.strays.insert((family, id), value));
+        }
+        self.strays.insert((family, id), value)
+    }
+
+    /// Removes the copy of an entry; returns it.
+    pub(crate) fn remove_copied(&mut self, family: Family, id: u32) -> Option<Option<BackendValue>> {
+        let mut before = None;
+        if let Some(used) = self.used.get_mut(&id).filter(|used| used.family() == family) {
+            before = used.copied();
+            used.copied = Copied::Missing;
+        }
+        before.or(self.strays.remove(&(family, id)))
+    }
+
+    /// Iterates over the copies of all entries.
+    pub(crate) fn all_copied(&self) -> impl Iterator<Item = (Key, Option<Value>)> {
+        let used = self.used.iter().filter_map(|(id, used)| Some((used.family(), *id, used.copied()?)));
+        let strays = self.strays.iter().map(|((family, id), value)| (*family, *id, *value));
+        used.chain(strays).map(|(family, id, value)| (Key::Backend(family, id), value.map(Value::Backend)))
+    }
+
+    /// Returns the state in the entry of a backend of the previous run.
+    pub(crate) fn restored_state(&self, id: u32) -> Option<BackendState> {
+        let copied = |family| self.copied(family, id).flatten();
+        let row = copied(Family::V4).or_else(|| copied(Family::V6))?;
+        Some(backend_state(row.state))
+    }
+
+    pub(crate) fn reserve(&mut self, count: usize) {
+        self.used.reserve(count);
+        self.by_address.reserve(count);
     }
 
     /// Sets the zone of a backend, 0 for one without an id.
@@ -226,8 +358,12 @@ impl Backends {
     fn of_any_protocol(&mut self, address: LbAddress) -> Option<u32> {
         let any = LbAddress { protocol: Protocol::Any, ..address };
         let id = *self.by_address.get(&any)?;
-        let used = self.used.get_mut(&id).filter(|used| used.by.is_empty())?;
-        (used.address, used.stale) = (address, true);
+        let used = self.used.get_mut(&id).filter(|used| used.is_unused())?;
+        let copied = used.copied();
+        (used.address, used.stale, used.copied) = (address, true, Copied::Missing);
+        if let Some(value) = copied {
+            self.strays.insert((Family::of(address.ip), id), value);
+        }
         self.by_address.remove(&any);
         Some(id)
     }
@@ -252,20 +388,19 @@ impl Backends {
             state: kernel_state(used.state()?),
             zone: if self.zones.is_empty() { 0 } else { self.zones.get(&used.address).copied().unwrap_or(0) },
         };
-        Some((Key::Backend(Family::of(used.address.ip), id), Value::Backend(value)))
+        Some((Key::Backend(used.family(), id), Value::Backend(value)))
     }
 
     /// Whether this frontend is the only user of the backend.
     pub(crate) fn is_only_of(&self, id: u32, frontend: u16) -> bool {
-        self.used.get(&id).is_some_and(|used| used.by.iter().all(|(by, _)| *by == frontend))
+        self.used.get(&id).is_some_and(|used| used.users().all(|(by, _)| by == frontend))
     }
 
     /// Ends the use of the backend by the frontend, whose map entries do not refer to it any more.
     pub(crate) fn release(&mut self, id: u32, frontend: u16) {
         let Some(used) = self.used.get_mut(&id) else { return };
-        used.by.retain(|(by, _)| *by != frontend);
-        used.stale = true;
-        match used.by.is_empty() {
+        used.release(frontend);
+        match used.is_unused() {
             true if self.announced.has(&used.address) => self.awaited.push(id),
             true => self.drop_unused(id),
             false => _ = self.changed.insert(id),
@@ -278,14 +413,17 @@ impl Backends {
             self.by_address.remove(&used.address);
             self.zones.remove(&used.address);
         }
-        self.orphans.insert(Key::Backend(Family::of(used.address.ip), id));
+        if let Some(value) = used.copied() {
+            self.strays.insert((used.family(), id), value);
+        }
+        self.orphans.insert(Key::Backend(used.family(), id));
         self.ids.release(id);
     }
 
     /// Releases the backends of the previous run that no frontend uses.
     pub(crate) fn drop_all_unused(&mut self) {
         let unused: Vec<u32> =
-            self.used.iter().filter(|(_, used)| used.by.is_empty()).map(|(id, _)| *id).collect();
+            self.used.iter().filter(|(_, used)| used.is_unused()).map(|(id, _)| *id).collect();
         unused.into_iter().for_each(|id| self.drop_unused(id));
     }
 
@@ -306,20 +444,19 @@ impl Backends {
 
     /// Whether frontends use the backend of this id and family.
     pub(crate) fn is_used(&self, id: u32, family: Family) -> bool {
-        let used = self.used.get(&id).filter(|used| Family::of(used.address.ip) == family);
-        used.is_some_and(|used| !used.by.is_empty())
+        self.used.get(&id).is_some_and(|used| used.family() == family && !used.is_unused())
     }
 
     /// Returns the ids of the frontends that use a backend.
     pub(crate) fn frontends(&self, id: u32) -> impl Iterator<Item = u16> {
-        self.used.get(&id).into_iter().flat_map(|used| used.by.iter().map(|(by, _)| *by))
+        self.used.get(&id).into_iter().flat_map(|used| used.users().map(|(by, _)| by))
     }
 
     /// Counts the backends used by frontends for which the predicate is true, and the others; a backend without a
     /// protocol counts in both.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn counts(&self, is_known: impl Fn(u16) -> bool) -> (usize, usize) {
-        let is_used = |used: &&Used| used.by.iter().any(|(by, _)| is_known(*by));
+        let is_used = |used: &&Used| used.users().any(|(by, _)| is_known(by));
         let (used, unused): (Vec<&Used>, Vec<&Used>) = self.used.values().partition(is_used);
         let each = |used: &&Used| if used.address.protocol == Protocol::Any { 3 } else { 1 };
         (used.len(), unused.iter().map(each).sum())

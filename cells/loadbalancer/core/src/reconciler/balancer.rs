@@ -18,16 +18,13 @@ use crate::lbmap::maglev::{LastTable, Share, digest};
 use crate::lbmap::rows::{Family, Key, LbMap, MapError, Value};
 use crate::model::address::{LbAddress, Protocol, Scope};
 use crate::model::backend::BackendState;
-use crate::model::fast_map::FastMap;
-use crate::model::numbers::{Numbers, add, difference};
-use crate::reconciler::backends::{Backends, IdsExhausted};
+use crate::model::numbers::{Numbers, difference};
+use crate::reconciler::backends::IdsExhausted;
 use crate::reconciler::desired::Desired;
 use crate::reconciler::id_file::{BACKENDS_AHEAD, FRONTENDS_AHEAD, IdFile, Positions};
 use crate::reconciler::ids::Ids;
 use crate::reconciler::mirror::Mirror;
-use crate::reconciler::record::{Need, Plan, Record, Removal, Upsert};
-use crate::reconciler::store::Slot;
-use crate::reconciler::wildcards::Wildcards;
+use crate::reconciler::record::{Need, Plan, Removal, Slot, Upsert};
 
 /// The reason why a frontend is not in the maps.
 #[derive(Debug, thiserror::Error)]
@@ -43,12 +40,9 @@ pub(crate) enum UpsertError {
 
 /// The load balancer maps, as seen by their only writer.
 pub(crate) struct Balancer {
+    /// The known entries, with the records of frontends and backends.
     pub(crate) mirror: Mirror,
     pub(crate) ids: Ids,
-    pub(crate) frontends: FastMap<LbAddress, Record>,
-    pub(crate) backends: Backends,
-    /// The frontends that desire the entry for all ports of an address.
-    pub(crate) wildcards: Wildcards,
     /// The highest slot of frontends of the previous run that have slots but no entry of their own.
     pub(crate) stray_slots: HashMap<LbAddress, u16>,
     pub(crate) last_table: LastTable,
@@ -112,7 +106,7 @@ impl Balancer {
     /// Reserves ids ahead in the file, so that a restart after a crash does not assign them again. Rarely writes.
     fn reserve_ids(&mut self) {
         let Some(file) = &self.id_file else { return };
-        let backends = self.backends.ids();
+        let backends = self.mirror.store.backends.ids();
         if self.ids.is_reservation_due(FRONTENDS_AHEAD) || backends.is_reservation_due(BACKENDS_AHEAD) {
             file.store(Positions {
                 frontends: self.ids.reserve_ahead(FRONTENDS_AHEAD),
@@ -125,13 +119,14 @@ impl Balancer {
     pub(crate) fn resume_ids(&mut self, file: Arc<IdFile>) {
         let positions = file.positions();
         self.ids.resume(positions.map(|positions| positions.frontends));
-        self.backends.ids().resume(positions.map(|positions| positions.backends));
+        self.mirror.store.backends.ids().resume(positions.map(|positions| positions.backends));
         self.id_file = Some(file);
     }
 
     /// Stores the exact next ids, called when no more are assigned. Creates no file if none were assigned.
     pub(crate) fn release_reserved_ids(&mut self) {
-        let (frontends, backends) = (self.ids.position_after(0), self.backends.ids().position_after(0));
+        let (frontends, backends) =
+            (self.ids.position_after(0), self.mirror.store.backends.ids().position_after(0));
         if let Some(file) = self.id_file.as_ref().filter(|file| file.positions().is_some()) {
             file.store(Positions { frontends, backends });
         }
@@ -145,25 +140,18 @@ impl Balancer {
         result: &'d mut Result<u16, UpsertError>,
     ) -> Option<Plan<'d>> {
         let address = desired.address;
-        let record = match self.frontends.get_mut(&address) {
-            Some(record) => record,
-            None => {
-                let id = match self.id_of_any_protocol(address) {
-                    Some(id) => id,
-                    None => match self.ids.take() {
-                        Some(id) => id as u16,
-                        None => {
-                            *result = Err(IdsExhausted("frontend").into());
-                            return None;
-                        }
-                    },
-                };
-                let slots = self.stray_slots.remove(&address).unwrap_or(0);
-                self.frontends.entry(address).or_insert(Record { id, slots, ..Record::default() })
-            }
+        let begin = || {
+            let id = id_of_any_protocol(&mut self.of_any_protocol, address);
+            let id = id.or_else(|| self.ids.take().map(|id| id as u16))?;
+            let slots = if self.stray_slots.is_empty() { None } else { self.stray_slots.remove(&address) };
+            Some((id, slots.unwrap_or(0)))
+        };
+        let Some((record, backends)) = self.mirror.store.frontend_or_begin(address, begin) else {
+            *result = Err(IdsExhausted("frontend").into());
+            return None;
         };
         // Restored slots may refer to one backend twice: the first one counts.
-        let known = if record.restored { &[][..] } else { &record.backends[..] };
+        let known = if record.restored { &[][..] } else { record.backends() };
         let id = record.id;
         let mut plan =
             Plan { desired, result, id, backends: Numbers::new(), stale: Numbers::new(), cleans: false };
@@ -173,13 +161,13 @@ impl Balancer {
             for (backend, state) in wanted {
                 // Most backends keep their position or move by one.
                 let found = known.iter().enumerate().skip(next).take(2).find_map(|(place, number)| {
-                    let held = self.backends.hold_known(*number, backend, id, *state)?;
+                    let held = backends.hold_known(*number, backend, id, *state)?;
                     next = place + 1;
                     Some(held)
                 });
                 let held = match found {
                     Some(held) => held,
-                    None => self.backends.hold(*backend, id, *state)?,
+                    None => backends.hold(*backend, id, *state)?,
                 };
                 plan.backends.push(held.id);
                 if held.stale {
@@ -191,7 +179,7 @@ impl Balancer {
         let held: Result<(), IdsExhausted> = hold();
         record.restored = false;
         if let Err(error) = held {
-            add(&mut record.backends, &plan.backends);
+            record.add_backends(&plan.backends);
             *plan.result = Err(error.into());
             return None;
         }
@@ -199,20 +187,12 @@ impl Balancer {
         Some(plan)
     }
 
-    /// Returns the id that versions without protocols have assigned to an address.
-    fn id_of_any_protocol(&mut self, address: LbAddress) -> Option<u16> {
-        if self.of_any_protocol.is_empty() {
-            return None;
-        }
-        self.of_any_protocol.remove(&LbAddress { protocol: Protocol::Any, ..address })
-    }
-
     fn write(&mut self, plans: &[Plan<'_>]) -> Result<(), MapError> {
         self.forget_unhealthy(plans)?;
         let mut rows = Vec::with_capacity(2 * plans.len());
         for Plan { desired, id, stale, .. } in plans {
             let LbAddress { ip, port, .. } = desired.address;
-            rows.extend(stale.iter().filter_map(|backend| self.backends.row(*backend)));
+            rows.extend(stale.iter().filter_map(|backend| self.mirror.store.backends.row(*backend)));
             rows.push((Key::ReverseNat(Family::of(ip), *id), Value::ReverseNat(ip, port)));
             rows.extend(desired.ranges.iter().map(|range| (Key::SourceRange(*id, *range), Value::Present)));
         }
@@ -221,22 +201,23 @@ impl Balancer {
             rows.extend(matches.map(|backend| (Key::AffinityMatch(plan.id, *backend), Value::Present)));
         }
         self.mirror.write(rows)?;
-        plans.iter().for_each(|plan| self.backends.written(&plan.stale));
+        plans.iter().for_each(|plan| self.mirror.store.backends.written(&plan.stale));
 
         // Slots that will take no more connections leave the count before they get other backends.
         let (mut counts, mut slots) = (Vec::new(), Vec::with_capacity(plans.len()));
         let mut unsure = Vec::new();
         for Plan { desired, id, backends, .. } in plans {
-            let known = self.mirror.slots(&desired.address);
-            match known.first() {
-                Some(Slot::Row(old)) if old.count > desired.active => counts.push((*desired, *old)),
-                Some(Slot::Unsure) => unsure.push(*desired),
+            let record = self.mirror.store.record(&desired.address);
+            let known = |slot: u16| record.map_or(Slot::Missing, |record| record.slot(slot.into()));
+            match known(0) {
+                Slot::Row(old) if old.count > desired.active => counts.push((*desired, old)),
+                Slot::Unsure => unsure.push(*desired),
                 _ => {}
             }
             let wanted = (1..=desired.slots.len() as u16).zip(backends);
             for (slot, backend) in wanted {
                 let row = desired.slot(*id, *backend);
-                if known.get(usize::from(slot)) != Some(&Slot::Row(row)) {
+                if known(slot) != Slot::Row(row) {
                     slots.push((Key::Service(desired.address, slot), Value::Service(row)));
                 }
             }
@@ -269,8 +250,7 @@ impl Balancer {
                 return Err(format!("{needed} is not written yet").into());
             }
             rows.push(plan.desired.master(plan.id));
-            self.wildcards.set(plan.desired);
-            rows.extend(self.wildcards.row(plan.desired.address.ip));
+            rows.extend(self.mirror.store.desire_wildcard(&plan.desired.address, plan.desired.wildcard));
         }
         self.mirror.write(rows)?;
         self.clean(plans)
@@ -301,7 +281,7 @@ impl Balancer {
         for (slot, id) in (1..).zip(&backends[..slots]).skip(desired.active.into()) {
             let held = self.mirror.get(&Key::Service(desired.address, slot))?;
             same &= matches!(held, Some(Value::Service(row)) if row.backend_id == *id);
-            if let Some((key, row)) = self.backends.row(*id) {
+            if let Some((key, row)) = self.mirror.store.backends.row(*id) {
                 same &= self.mirror.get(&key)? == Some(row);
             }
         }
@@ -320,15 +300,17 @@ impl Balancer {
             let shares: Vec<Share> = backends.iter().zip(weights).zip(&desired.slots).map(share).collect();
             let source = hash(&(maglev.size(), &shares));
             let key = Key::Maglev(Family::of(desired.address.ip), *id);
-            let Some(record) = self.frontends.get_mut(&desired.address) else { continue };
-            if let Some((before, digest)) = record.more().table
+            let known = self.mirror.store.frontend(&desired.address).and_then(|record| record.table());
+            if let Some((before, digest)) = known
                 && before == source
                 && self.mirror.get(&key)? == Some(Value::Maglev(digest))
             {
                 continue;
             }
             let table = self.last_table.of(*maglev, &shares);
-            record.more().table = Some((source, digest(&table)));
+            if let Some(record) = self.mirror.store.frontend_mut(&desired.address) {
+                record.set_table(Some((source, digest(&table))));
+            }
             tables.push((key, table));
         }
         self.mirror.write_tables(tables)
@@ -342,13 +324,13 @@ impl Balancer {
             if plan.desired.table.is_none() {
                 keys.push(Key::Maglev(Family::of(address.ip), plan.id));
             }
-            if plan.desired.wildcard.is_none() && self.wildcards.row(address.ip).is_none() {
+            if plan.desired.wildcard.is_none() && self.mirror.store.wildcards().row(address.ip).is_none() {
                 keys.push(Key::wildcard(address.ip));
             }
             if !plan.cleans {
                 continue;
             }
-            let Some(record) = self.frontends.get(&address) else { continue };
+            let Some(record) = self.mirror.store.frontend(&address) else { continue };
             let count = plan.desired.slots.len() as u16;
             keys.extend((count..record.slots).map(|slot| Key::Service(address, slot + 1)));
             let matches = difference(record.matches(), plan.matches());
@@ -358,10 +340,10 @@ impl Balancer {
         }
         self.mirror.delete(keys)?;
         for plan in plans.iter().filter(|plan| plan.cleans) {
-            let Some(record) = self.frontends.get_mut(&plan.desired.address) else { continue };
-            let gone = difference(&record.backends, &plan.backends);
+            let Some(record) = self.mirror.store.frontend_mut(&plan.desired.address) else { continue };
+            let gone = difference(record.backends(), &plan.backends);
             record.done(plan);
-            gone.into_iter().for_each(|gone| self.backends.release(gone, plan.id));
+            gone.into_iter().for_each(|gone| self.mirror.store.backends.release(gone, plan.id));
         }
         self.flush_backends()
     }
@@ -384,7 +366,7 @@ impl Balancer {
 
     fn delete_entries(&mut self, batch: &[LbAddress]) -> Result<(), MapError> {
         self.part_scopes(batch)?;
-        let known = || batch.iter().filter(|address| self.frontends.contains_key(address));
+        let known = || batch.iter().filter(|address| self.mirror.store.frontend(address).is_some());
         let mut masters: Vec<LbAddress> = known().copied().collect();
         // The entry of an external scope refers to the internal one, so the external one is deleted first.
         masters.sort_by_key(|address| address.scope);
@@ -392,28 +374,29 @@ impl Balancer {
         self.mirror.delete(masters)?;
         let mut keys = Vec::new();
         for address in batch {
-            let Some(record) = self.frontends.get(address) else { continue };
+            let Some(record) = self.mirror.store.frontend(address) else { continue };
             let id = record.id;
             keys.extend((1..=record.slots).map(|slot| Key::Service(*address, slot)));
             keys.extend(record.matches().iter().map(|backend| Key::AffinityMatch(id, *backend)));
             keys.extend(record.ranges().iter().map(|range| Key::SourceRange(id, *range)));
             keys.push(Key::ReverseNat(Family::of(address.ip), id));
             keys.push(Key::Maglev(Family::of(address.ip), id));
-            self.wildcards.remove(address);
-            if self.wildcards.row(address.ip).is_none() {
+            self.mirror.store.desire_wildcard(address, None);
+            if self.mirror.store.wildcards().row(address.ip).is_none() {
                 keys.push(Key::wildcard(address.ip));
             }
         }
         self.mirror.delete(keys)?;
-        let shared = batch.iter().filter_map(|address| self.wildcards.row(address.ip)).collect();
+        let shared =
+            batch.iter().filter_map(|address| self.mirror.store.wildcards().row(address.ip)).collect();
         self.mirror.write(shared)?;
         for address in batch {
             self.expansions.remove(address);
             self.quarantined.remove(address);
-            let Some(record) = self.frontends.remove(address) else { continue };
-            self.ids.release(record.id.into());
-            for backend in record.backends {
-                self.backends.release(backend, record.id);
+            let Some((id, backends)) = self.mirror.store.remove_frontend(address) else { continue };
+            self.ids.release(id.into());
+            for backend in backends {
+                self.mirror.store.backends.release(backend, id);
             }
         }
         self.flush_backends()
@@ -438,7 +421,7 @@ impl Balancer {
 
     /// Ends the wait for announced updates: deletes backends that none of them uses.
     pub(crate) fn drop_awaited(&mut self) -> Result<(), MapError> {
-        match self.backends.drop_awaited() {
+        match self.mirror.store.backends.drop_awaited() {
             true => self.flush_backends(),
             false => Ok(()),
         }
@@ -446,12 +429,20 @@ impl Balancer {
 
     /// Updates the entries of released backends, and deletes those without users. Also retries earlier failures.
     pub(crate) fn flush_backends(&mut self) -> Result<(), MapError> {
-        let (changed, orphans) = self.backends.left_over();
+        let (changed, orphans) = self.mirror.store.backends.left_over();
         self.mirror.write(changed)?;
         self.mirror.delete(orphans)?;
-        self.backends.flushed();
+        self.mirror.store.backends.flushed();
         Ok(())
     }
+}
+
+/// Returns the id that versions without protocols have assigned to an address.
+fn id_of_any_protocol(ids: &mut HashMap<LbAddress, u16>, address: LbAddress) -> Option<u16> {
+    if ids.is_empty() {
+        return None;
+    }
+    ids.remove(&LbAddress { protocol: Protocol::Any, ..address })
 }
 
 fn hash(value: &impl Hash) -> u64 {

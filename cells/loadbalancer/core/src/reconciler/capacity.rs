@@ -30,13 +30,13 @@ impl Balancer {
     fn fits(&self, desired: &Desired) -> Result<(), UpsertError> {
         let address = desired.address;
         let family = Family::of(address.ip);
-        let id = self.frontends.get(&address).map(|record| record.id);
+        let id = self.mirror.store.frontend(&address).map(|record| record.id);
         let mut keys: Vec<Key> = (0..=desired.slots.len() as u16).map(|n| Key::Service(address, n)).collect();
         keys.extend(desired.wildcard.map(|_| Key::wildcard(address.ip)));
         // Entries without an assigned id are new.
         let mut new: BTreeMap<LbMap, usize> = BTreeMap::new();
         for (index, (backend, _)) in desired.slots.iter().chain(&desired.without_slot).enumerate() {
-            let number = self.backends.id(backend);
+            let number = self.mirror.store.backends.id(backend);
             match number {
                 Some(number) => keys.push(Key::Backend(family, number)),
                 None => *new.entry(LbMap::Backends(family)).or_default() += 1,
@@ -76,12 +76,15 @@ impl Balancer {
     /// it would not suffice.
     fn evict_own_backends(&mut self, desired: &Desired, missing: usize) -> Result<bool, UpsertError> {
         let address = desired.address;
-        let Some(record) = self.frontends.get(&address) else { return Ok(false) };
+        let Some(record) = self.mirror.store.frontend(&address) else { return Ok(false) };
         let id = record.id;
         let wanted = desired.slots.iter().chain(&desired.without_slot);
-        let wanted: Vec<u32> = wanted.filter_map(|(backend, _)| self.backends.id(backend)).collect();
-        let leaving = difference(&record.backends, &wanted);
-        if leaving.iter().filter(|backend| self.backends.is_only_of(**backend, id)).count() < missing {
+        let wanted: Vec<u32> =
+            wanted.filter_map(|(backend, _)| self.mirror.store.backends.id(backend)).collect();
+        let leaving = difference(record.backends(), &wanted);
+        if leaving.iter().filter(|backend| self.mirror.store.backends.is_only_of(**backend, id)).count()
+            < missing
+        {
             return Ok(false);
         }
         let slots = record.slots;
@@ -92,14 +95,14 @@ impl Balancer {
         let mut keys: Vec<Key> = (1..=slots).map(|slot| Key::Service(address, slot)).collect();
         keys.extend(leaving.iter().map(|backend| Key::AffinityMatch(id, *backend)));
         self.mirror.delete(keys)?;
-        if let Some(record) = self.frontends.get_mut(&address) {
+        if let Some(record) = self.mirror.store.frontend_mut(&address) {
+            let kept =
+                |ids: &[u32]| ids.iter().copied().filter(|id| !leaving.contains(id)).collect::<Vec<_>>();
             record.slots = 0;
-            record.backends.retain(|backend| !leaving.contains(backend));
-            if let Some(more) = &mut record.more {
-                more.matches.retain(|backend| !leaving.contains(backend));
-            }
+            record.set_backends(&kept(record.backends()));
+            record.set_matches(&kept(record.matches()));
         }
-        leaving.iter().for_each(|backend| self.backends.release(*backend, id));
+        leaving.iter().for_each(|backend| self.mirror.store.backends.release(*backend, id));
         self.flush_backends()?;
         Ok(true)
     }

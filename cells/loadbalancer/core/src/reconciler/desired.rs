@@ -29,6 +29,23 @@ const OWN_CLASSES: [&str; 2] = ["io.cilium/bgp-control-plane", "io.cilium/l2-ann
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Flags(pub(crate) u8, pub(crate) u8);
 
+/// An entry for all ports of an address, by the type of the frontend that desires it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wildcard {
+    ClusterIp,
+    LoadBalancer,
+}
+
+impl Wildcard {
+    pub(crate) fn flags(self) -> Flags {
+        let kind = match self {
+            Wildcard::ClusterIp => FrontendType::ClusterIP,
+            Wildcard::LoadBalancer => FrontendType::LoadBalancer,
+        };
+        Flags(type_flag(kind), 0)
+    }
+}
+
 /// Backends with their states.
 type StatedBackends = SmallVec<[(LbAddress, BackendState); 1]>;
 
@@ -48,8 +65,8 @@ pub(crate) struct Desired {
     /// The number of slots that clients may have affinity to.
     pub(crate) matches: u16,
     pub(crate) ranges: Vec<IpNetwork>,
-    /// Flags of the entry for all ports of its address, if it is desired.
-    pub(crate) wildcard: Option<Flags>,
+    /// The entry for all ports of its address, if it is desired.
+    pub(crate) wildcard: Option<Wildcard>,
     /// The port of the proxy to which its connections are redirected.
     pub(crate) proxy: Option<u16>,
     /// The frontend of internal scope that this one forwards clients inside the cluster to.
@@ -323,19 +340,20 @@ fn type_flag(kind: FrontendType) -> u8 {
     }
 }
 
-/// Returns the flags of the entry for all ports of an address, if the agent knows all its ports: with it the datapath
-/// recognizes packets to ports without a service.
-fn wildcard(frontend: &Frontend, address: &LbAddress, settings: &Settings) -> Option<Flags> {
-    let kind = frontend.params.kind;
+/// Returns the entry for all ports of an address, if the agent knows all its ports: with it the datapath recognizes
+/// packets to ports without a service.
+fn wildcard(frontend: &Frontend, address: &LbAddress, settings: &Settings) -> Option<Wildcard> {
+    let wildcard = match frontend.params.kind {
+        FrontendType::ClusterIP => Wildcard::ClusterIp,
+        FrontendType::LoadBalancer => Wildcard::LoadBalancer,
+        _ => return None,
+    };
     let own = match frontend.service.load_balancer_class.as_deref() {
         None => settings.owns_classless,
         Some(class) => OWN_CLASSES.contains(&class),
     };
-    let wanted = matches!(kind, FrontendType::LoadBalancer | FrontendType::ClusterIP)
-        && address.scope == Scope::External
-        && own
-        && !settings.node_addresses.contains(&address.ip);
-    wanted.then(|| Flags(type_flag(kind), 0))
+    let wanted = address.scope == Scope::External && own && !settings.node_addresses.contains(&address.ip);
+    wanted.then_some(wildcard)
 }
 
 /// Returns the entry for all ports of an address.

@@ -1,16 +1,51 @@
 //! Allocation of ids of frontends and backends.
 
-use std::collections::HashSet;
-
-use foldhash::fast::RandomState;
-
+use crate::model::fast_map::FastMap;
 use crate::reconciler::id_file::Position;
+
+/// A set of ids, most of which follow each other: by their upper bits, a bit each.
+#[derive(Debug, Default)]
+struct IdSet {
+    words: FastMap<u32, u64>,
+    len: usize,
+}
+
+impl IdSet {
+    fn place(id: u32) -> (u32, u64) {
+        (id / u64::BITS, 1 << (id % u64::BITS))
+    }
+
+    fn contains(&self, id: u32) -> bool {
+        let (word, bit) = Self::place(id);
+        self.words.get(&word).is_some_and(|bits| bits & bit != 0)
+    }
+
+    /// Adds an id; false if it is there already.
+    fn insert(&mut self, id: u32) -> bool {
+        let (word, bit) = Self::place(id);
+        let bits = self.words.entry(word).or_default();
+        let is_new = *bits & bit == 0;
+        *bits |= bit;
+        self.len += usize::from(is_new);
+        is_new
+    }
+
+    fn remove(&mut self, id: u32) {
+        let (word, bit) = Self::place(id);
+        let Some(bits) = self.words.get_mut(&word).filter(|bits| **bits & bit != 0) else { return };
+        *bits &= !bit;
+        self.len -= 1;
+        if *bits == 0 {
+            self.words.remove(&word);
+        }
+    }
+}
 
 /// An allocator of ids from 1 upwards; a released id is assigned again only after all others, because entries that
 /// still refer to it must not get another meaning.
 #[derive(Debug)]
 pub(crate) struct Ids {
-    used: HashSet<u32, RandomState>,
+    used: IdSet,
     next: u32,
     max: u32,
     /// Whether all ids were assigned at least once.
@@ -23,7 +58,7 @@ pub(crate) struct Ids {
 
 impl Ids {
     pub(crate) fn new(max: u32) -> Ids {
-        Ids { used: HashSet::default(), next: 1, max, wrapped: false, reserved: 0, overdrawn: false }
+        Ids { used: IdSet::default(), next: 1, max, wrapped: false, reserved: 0, overdrawn: false }
     }
 
     /// Continues at the reserved position of the previous run, from its file; called once all ids in the maps are
@@ -39,7 +74,7 @@ impl Ids {
                 }
                 self.wrapped |= wrapped;
             }
-            _ if self.next == 1 && self.used.is_empty() => {}
+            _ if self.next == 1 && self.used.len == 0 => {}
             _ => {
                 let Position { next, wrapped } = self.position_after(self.max / 2);
                 (self.next, self.wrapped) = (next, wrapped);
@@ -74,10 +109,10 @@ impl Ids {
 
     /// Assigns a free id; `None` if all are in use.
     pub(crate) fn take(&mut self) -> Option<u32> {
-        if self.used.len() >= self.max as usize {
+        if self.used.len >= self.max as usize {
             return None;
         }
-        while self.used.contains(&self.next) {
+        while self.used.contains(self.next) {
             self.advance();
         }
         let id = self.next;
@@ -100,12 +135,12 @@ impl Ids {
     }
 
     pub(crate) fn release(&mut self, id: u32) {
-        self.used.remove(&id);
+        self.used.remove(id);
     }
 
     #[cfg(test)]
     pub(crate) fn in_use(&self) -> usize {
-        self.used.len()
+        self.used.len
     }
 }
 
@@ -121,6 +156,25 @@ mod tests {
         assert_eq!([ids.take(), ids.take(), ids.take(), ids.take()], [Some(3), Some(4), Some(1), None]);
         ids.release(3);
         assert_eq!(ids.take(), Some(3));
+    }
+
+    #[test]
+    fn sets_of_ids_are_those_of_numbers() {
+        let (mut set, mut plain) = (IdSet::default(), std::collections::HashSet::new());
+        for step in 0u32..4000 {
+            // Ids around the borders of words, and far from each other.
+            let id = (step * 7919 % 200).pow(1 + step % 4);
+            match step % 3 {
+                0 => {
+                    set.remove(id);
+                    plain.remove(&id);
+                }
+                _ => assert_eq!(set.insert(id), plain.insert(id)),
+            }
+            assert_eq!((set.len, set.contains(id)), (plain.len(), plain.contains(&id)));
+        }
+        plain.drain().for_each(|id| set.remove(id));
+        assert!(set.len == 0 && set.words.is_empty());
     }
 
     #[test]

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use crate::lbmap::levels::Levels;
 use crate::lbmap::maglev::digest;
 use crate::lbmap::rows::{Key, LbMap, LbMaps, MapError, Value};
-use crate::model::address::LbAddress;
-use crate::reconciler::store::{Slot, Store};
+use crate::reconciler::store::Store;
 
 /// The maps, with a copy of their entries.
 pub(crate) struct Mirror {
     maps: Arc<dyn LbMaps>,
     /// `None` for an entry whose last write or delete failed: it may exist.
-    rows: Store,
+    pub(crate) store: Store,
     levels: Arc<Levels>,
 }
 
@@ -22,53 +21,44 @@ impl Mirror {
     pub(crate) fn load(maps: Arc<dyn LbMaps>) -> Result<Mirror, MapError> {
         let levels = Arc::<Levels>::default();
         levels.set_capacities(|map| maps.capacity(map));
-        let rows = maps.rows()?.into();
-        let mirror = Mirror { maps, rows, levels };
+        let store = maps.rows()?.into();
+        let mirror = Mirror { maps, store, levels };
         mirror.report_levels();
         Ok(mirror)
     }
 
     /// Reads the maps again; returns the entries that other programs have changed.
     pub(crate) fn reload(&mut self) -> Result<HashSet<Key>, MapError> {
-        let rows: Store = self.maps.rows()?.into();
-        let before = std::mem::replace(&mut self.rows, rows);
+        let changed = self.store.reload(self.maps.rows()?);
         self.report_levels();
-        let missing = before.iter().filter(|(key, value)| self.rows.get(key) != Some(*value));
-        let new = self.rows.iter().filter(|(key, _)| before.get(key).is_none());
-        Ok(missing.chain(new).map(|(key, _)| key).collect())
+        Ok(changed)
     }
 
     /// Iterates over all entries; those that may exist have no value.
     pub(crate) fn rows(&self) -> impl Iterator<Item = (Key, Option<Value>)> {
-        self.rows.iter()
+        self.store.iter()
     }
 
     /// Returns the number of entries.
     pub(crate) fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// Returns the known slots of an address, from 0 on. A missing one may still exist: a redundant write is skipped
-    /// later.
-    pub(crate) fn slots(&self, address: &LbAddress) -> &[Slot] {
-        self.rows.slots(address)
+        self.store.len()
     }
 
     /// Whether the entry exists or may exist.
     pub(crate) fn has(&self, key: &Key) -> bool {
-        self.rows.get(key).is_some()
+        self.store.get(key).is_some()
     }
 
     /// Returns the entry; reads it from the kernel if a failure has left it unknown.
     pub(crate) fn get(&mut self, key: &Key) -> Result<Option<Value>, MapError> {
-        match self.rows.get(key) {
+        match self.store.get(key) {
             None => Ok(None),
             Some(Some(value)) => Ok(Some(value)),
             Some(None) => {
                 let value = self.maps.get(key)?;
                 match value {
-                    Some(value) => _ = self.rows.insert(*key, Some(value)),
-                    None => self.rows.remove(key),
+                    Some(value) => _ = self.store.insert(*key, Some(value)),
+                    None => self.store.remove(key),
                 }
                 Ok(value)
             }
@@ -77,7 +67,7 @@ impl Mirror {
 
     /// Returns the free capacity of a map.
     pub(crate) fn free(&self, map: LbMap) -> usize {
-        self.capacity(map).saturating_sub(self.rows.count(map))
+        self.capacity(map).saturating_sub(self.store.count(map))
     }
 
     /// Returns the capacity of a map.
@@ -87,7 +77,7 @@ impl Mirror {
 
     /// Writes the entries that differ from the copy.
     pub(crate) fn write(&mut self, mut rows: Vec<(Key, Value)>) -> Result<(), MapError> {
-        rows.retain(|(key, value)| self.rows.replace(*key, *value) != Some(Some(*value)));
+        rows.retain(|(key, value)| self.store.replace(*key, *value) != Some(Some(*value)));
         if rows.is_empty() {
             return Ok(());
         }
@@ -99,7 +89,7 @@ impl Mirror {
     pub(crate) fn write_tables(&mut self, mut tables: Vec<(Key, Arc<[u32]>)>) -> Result<(), MapError> {
         tables.retain(|(key, table)| {
             let value = Value::Maglev(digest(table));
-            self.rows.replace(*key, value) != Some(Some(value))
+            self.store.replace(*key, value) != Some(Some(value))
         });
         if tables.is_empty() {
             return Ok(());
@@ -115,7 +105,7 @@ impl Mirror {
         result: Result<(), MapError>,
     ) -> Result<(), MapError> {
         if result.is_err() {
-            keys.for_each(|key| _ = self.rows.insert(key, None));
+            keys.for_each(|key| _ = self.store.insert(key, None));
         }
         self.report_levels();
         result
@@ -131,8 +121,8 @@ impl Mirror {
         let result = self.maps.delete(&keys);
         for key in keys {
             match result {
-                Ok(()) => self.rows.remove(&key),
-                Err(_) => _ = self.rows.insert(key, None),
+                Ok(()) => self.store.remove(&key),
+                Err(_) => _ = self.store.insert(key, None),
             }
         }
         self.report_levels();
@@ -145,6 +135,6 @@ impl Mirror {
     }
 
     fn report_levels(&self) {
-        self.levels.report(|map| self.rows.count(map));
+        self.levels.report(|map| self.store.count(map));
     }
 }

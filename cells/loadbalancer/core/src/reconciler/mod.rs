@@ -14,6 +14,7 @@ pub(crate) mod mirror;
 pub(crate) mod operations;
 pub(crate) mod record;
 pub(crate) mod restore;
+pub(crate) mod reverse;
 pub(crate) mod store;
 pub(crate) mod translation;
 pub(crate) mod wildcards;

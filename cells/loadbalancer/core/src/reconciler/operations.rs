@@ -151,7 +151,7 @@ impl LbOps {
 
     /// Sets the zones of backends, if zones have ids.
     fn set_zones(&mut self, settings: &Settings, frontends: &[&Frontend]) {
-        let (zones, backends) = (&settings.zones, &mut self.balancer.backends);
+        let (zones, backends) = (&settings.zones, &mut self.balancer.mirror.store.backends);
         if zones.is_empty() && !backends.has_zones() {
             return;
         }
@@ -423,7 +423,11 @@ impl BatchOps<Frontend> for LbOps {
     }
 
     fn announce_updates(&mut self, _: &OpCx<'_>, updates: &[BatchEntry<Frontend>]) {
-        self.balancer.backends.announce(updates.iter().map(|entry| entry.object.backends.clone()));
+        self.balancer
+            .mirror
+            .store
+            .backends
+            .announce(updates.iter().map(|entry| entry.object.backends.clone()));
     }
 
     fn delete_batch(&mut self, cx: &OpCx<'_>, batch: &mut [BatchEntry<Obj<Frontend>>]) {

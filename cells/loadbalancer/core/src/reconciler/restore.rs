@@ -1,23 +1,23 @@
 //! Restores ids and records from the entries of the previous run, and prunes those that no frontend desires.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use datapath_abi::LbService;
 use smallvec::SmallVec;
 
 use crate::lbmap::maglev::LastTable;
-use crate::lbmap::rows::{BackendValue, Family, Key, LbMaps, MapError, Value, backend_state};
+use crate::lbmap::rows::{Family, Key, LbMaps, MapError, Value};
 use crate::model::address::{LbAddress, Protocol};
 use crate::model::backend::BackendState;
 use crate::model::fast_map::FastMap;
 use crate::model::frontend::Frontend;
-use crate::reconciler::backends::Backends;
+use crate::model::numbers::Numbers;
 use crate::reconciler::balancer::Balancer;
 use crate::reconciler::ids::Ids;
 use crate::reconciler::mirror::Mirror;
-use crate::reconciler::record::{Record, Removal};
-use crate::reconciler::wildcards::Wildcards;
+use crate::reconciler::record::Removal;
 
 /// The largest id of a frontend.
 const MAX_FRONTEND: u32 = u16::MAX as u32 - 1;
@@ -41,9 +41,6 @@ impl Balancer {
         let mut balancer = Balancer {
             mirror,
             ids: Ids::new(MAX_FRONTEND),
-            frontends: FastMap::default(),
-            backends: Backends::new(),
-            wildcards: Wildcards::default(),
             stray_slots: HashMap::new(),
             last_table: LastTable::default(),
             expansions: HashMap::new(),
@@ -60,67 +57,63 @@ impl Balancer {
     /// restart resolves contradictory entries in the same way.
     fn restore_records(&mut self) {
         let mut services = BTreeMap::<LbAddress, Slots>::new();
-        let (mut backends, mut of_frontends) = (Vec::new(), Vec::new());
+        let mut of_frontends = Vec::new();
         for (key, value) in self.mirror.rows() {
             match (key, value) {
                 (Key::Service(address, slot), Some(Value::Service(row))) => {
                     services.entry(address).or_default().push((slot, row));
                 }
-                (Key::Backend(_, id), Some(Value::Backend(row))) => backends.push((id, row)),
                 (Key::AffinityMatch(id, _) | Key::SourceRange(id, _), _) => of_frontends.push((id, key)),
                 (Key::ReverseNat(_, id) | Key::Maglev(_, id), _) => self.ids.seen(id.into()),
                 _ => {}
             }
         }
-        backends.sort_unstable();
-        backends.dedup_by_key(|(id, _)| *id);
-        for (id, row) in &backends {
-            self.backends.restore(*id, *row);
-        }
         for (address, mut slots) in services {
             slots.sort_unstable_by_key(|(slot, _)| *slot);
-            self.restore_frontend(address, &slots, &backends);
+            self.restore_frontend(address, &slots);
         }
+        let store = &mut self.mirror.store;
         let owners: FastMap<u16, LbAddress> =
-            self.frontends.iter().map(|(address, record)| (record.id, *address)).collect();
+            store.frontends().map(|(address, record)| (record.id, *address)).collect();
+        let (mut matches, mut ranges) = (HashMap::<_, Vec<u32>>::new(), HashMap::<_, Vec<_>>::new());
         for (id, key) in of_frontends {
             self.ids.seen(id.into());
-            let owner = owners.get(&id).and_then(|address| self.frontends.get_mut(address));
+            let owner = owners.get(&id).copied();
             match key {
                 Key::AffinityMatch(_, backend) => {
-                    self.backends.seen(backend);
-                    owner.into_iter().for_each(|record| record.more().matches.push(backend));
+                    store.backends.seen(backend);
+                    owner.into_iter().for_each(|owner| matches.entry(owner).or_default().push(backend));
                 }
                 Key::SourceRange(_, range) => {
-                    owner.into_iter().for_each(|record| record.more().ranges.push(range));
+                    owner.into_iter().for_each(|owner| ranges.entry(owner).or_default().push(range));
                 }
                 _ => {}
             }
         }
-        for more in self.frontends.values_mut().filter_map(|record| record.more.as_mut()) {
-            more.ranges.sort();
+        for (address, matches) in matches {
+            store.frontend_mut(&address).into_iter().for_each(|record| record.set_matches(&matches));
+        }
+        for (address, ranges) in ranges {
+            store.frontend_mut(&address).into_iter().for_each(|record| record.add_ranges(&ranges));
         }
     }
 
-    /// Rebuilds the record of a frontend from its entries, those of its slots in order. `backends` contains all, by id.
-    fn restore_frontend(
-        &mut self,
-        address: LbAddress,
-        slots: &[(u16, LbService)],
-        backends: &[(u32, BackendValue)],
-    ) {
+    /// Rebuilds the record of a frontend from its entries, those of its slots in order.
+    fn restore_frontend(&mut self, address: LbAddress, slots: &[(u16, LbService)]) {
         let (master, slots) = match slots {
             [(0, master), slots @ ..] => (*master, slots),
             slots => (LbService::default(), slots),
         };
         let id = u16::from_be(master.rev_nat_index);
+        let (store, mut is_frontend) = (&mut self.mirror.store, false);
         if self.ids.reserve(id.into()) {
             match address.protocol {
                 // Versions that did not distinguish protocols: the first frontend at this address gets the id.
                 Protocol::Any => _ = self.of_any_protocol.insert(address, id),
                 _ => {
-                    let record = Record { id, restored: true, ..Record::default() };
-                    self.frontends.insert(address, record);
+                    if let Some((record, _)) = store.frontend_or_begin(address, || Some((id, 0))) {
+                        (record.restored, is_frontend) = (true, true);
+                    }
                 }
             }
         } else if address.protocol == Protocol::Any && id == 0 && slots.is_empty() {
@@ -128,34 +121,34 @@ impl Balancer {
         }
         let all = master.count.saturating_add(master.qcount);
         let is_complete = slots.len() == usize::from(all);
+        let mut backends = Numbers::new();
         for (slot, row) in slots {
-            let found = backends.binary_search_by_key(&row.backend_id, |(id, _)| *id);
-            let state = found.ok().map(|at| backend_state(backends[at].1.state));
+            let state = store.backends.restored_state(row.backend_id);
             // Slices report terminating backends again; an active one beyond the count was unhealthy. A crash between
             // two writes leaves slots that the counts do not cover, which must not make backends unhealthy.
             if is_complete
                 && *slot > master.count
                 && state == Some(BackendState::Active)
-                && let Some(backend) = self.backends.address(row.backend_id)
+                && let Some(backend) = store.backends.address(row.backend_id)
             {
                 self.quarantined.entry(address).or_default().insert(backend);
             }
-            self.backends.seen(row.backend_id);
+            store.backends.seen(row.backend_id);
             self.ids.seen(u16::from_be(row.rev_nat_index).into());
-            match self.frontends.get_mut(&address) {
-                Some(record) => {
-                    record.slots = *slot;
-                    if self.backends.hold_restored(row.backend_id, id, state.unwrap_or_default()) {
-                        record.backends.push(row.backend_id);
-                    }
+            match is_frontend {
+                true if store.backends.hold_restored(row.backend_id, id, state.unwrap_or_default()) => {
+                    backends.push(row.backend_id);
                 }
-                None => _ = self.stray_slots.insert(address, *slot),
+                true => {}
+                false => _ = self.stray_slots.insert(address, *slot),
             }
         }
-        if let Some(record) = self.frontends.get_mut(&address) {
+        if let Some(record) = store.frontend_mut(&address).filter(|_| is_frontend) {
+            record.slots = slots.last().map_or(0, |(slot, _)| *slot);
             // Two slots may refer to one backend.
-            record.backends.sort_unstable();
-            record.backends.dedup();
+            backends.sort_unstable();
+            backends.dedup();
+            record.set_backends(&backends);
         }
     }
 
@@ -179,7 +172,7 @@ impl Balancer {
 
     /// Returns the number of frontends of the previous run that were not upserted yet.
     pub(crate) fn restored(&self) -> usize {
-        self.frontends.values().filter(|record| record.restored).count()
+        self.mirror.store.frontends().filter(|(_, record)| record.restored).count()
     }
 
     /// Deletes entries that no frontend desires; returns the entries that other programs have changed.
@@ -190,7 +183,7 @@ impl Balancer {
 
     /// Prunes, but keeps frontends of the previous run that the tables contain: they wait for free capacity.
     pub(crate) fn prune_but(&mut self, waits: impl Fn(&LbAddress) -> bool) -> Result<Pruned, MapError> {
-        let restored = self.frontends.iter().filter(|(_, record)| record.restored);
+        let restored = self.mirror.store.frontends().filter(|(_, record)| record.restored);
         let mut unclaimed: Vec<Removal> = restored
             .map(|(address, _)| *address)
             .filter(|address| !waits(address))
@@ -200,15 +193,15 @@ impl Balancer {
         self.restored_wildcards = 0;
         self.remove(&mut unclaimed);
         let mut result = unclaimed.into_iter().try_for_each(|removal| removal.result);
-        self.backends.drop_all_unused();
+        self.mirror.store.backends.drop_all_unused();
         result = result.and(self.flush_backends());
         let changed = self.mirror.reload()?;
         let owners = Owners::of(self);
-        let waiting = self.frontends.iter().filter(|(_, record)| record.restored);
+        let waiting = self.mirror.store.frontends().filter(|(_, record)| record.restored);
         let waiting: HashSet<Key> = waiting.map(|(address, _)| Key::wildcard(address.ip)).collect();
         let orphans = self.mirror.rows().map(|(key, _)| key).filter(|key| !owners.have(self, key));
         let orphans: Vec<Key> = orphans.filter(|key| !waiting.contains(key)).collect();
-        let damaged = changed.iter().flat_map(|key| owners.served(self, key)).collect();
+        let damaged = owners.served(self, &changed);
         // A frontend's own entry is deleted before the entries that it refers to.
         let (masters, others): (Vec<Key>, Vec<Key>) =
             orphans.into_iter().partition(|key| matches!(key, Key::Service(_, 0)));
@@ -217,7 +210,7 @@ impl Balancer {
         self.stray_slots.clear();
         for key in &changed {
             if let Key::Backend(_, id) = key {
-                self.backends.damaged(*id);
+                self.mirror.store.backends.damaged(*id);
             }
         }
         if count > 0 {
@@ -235,7 +228,7 @@ struct Owners {
 
 impl Owners {
     fn of(balancer: &Balancer) -> Owners {
-        let frontends = || balancer.frontends.iter();
+        let frontends = || balancer.mirror.store.frontends();
         let matches = frontends().flat_map(|(_, record)| record.matches().iter().map(|b| (record.id, *b)));
         Owners {
             by_id: frontends().map(|(address, record)| (record.id, *address)).collect(),
@@ -250,33 +243,43 @@ impl Owners {
 
     /// Whether an entry has an owner.
     fn have(&self, balancer: &Balancer, key: &Key) -> bool {
-        let record = |id| balancer.frontends.get(self.by_id.get(id)?);
+        let store = &balancer.mirror.store;
+        let record = |id| store.frontend(self.by_id.get(id)?);
         match key {
-            Key::Service(address, slot) => match balancer.frontends.get(address) {
+            Key::Service(address, slot) => match store.frontend(address) {
                 Some(record) => *slot <= record.slots,
-                None => *key == Key::wildcard(address.ip) && balancer.wildcards.row(address.ip).is_some(),
+                None => *key == Key::wildcard(address.ip) && store.wildcards().row(address.ip).is_some(),
             },
-            Key::Backend(family, id) => balancer.backends.is_used(*id, *family),
+            Key::Backend(family, id) => store.backends.is_used(*id, *family),
             Key::ReverseNat(family, id) | Key::Maglev(family, id) => self.frontend(*id, *family).is_some(),
             Key::AffinityMatch(id, backend) => self.matches.contains(&(*id, *backend)),
             Key::SourceRange(id, range) => record(id).is_some_and(|record| record.ranges().contains(range)),
         }
     }
 
-    /// Returns the frontends that an entry serves, if it has an owner.
-    fn served(&self, balancer: &Balancer, key: &Key) -> Vec<LbAddress> {
-        match key {
-            _ if !self.have(balancer, key) => Vec::new(),
-            Key::Service(address, _) if balancer.frontends.contains_key(address) => vec![*address],
-            Key::Service(address, _) => balancer.wildcards.of(address.ip).collect(),
-            Key::Backend(_, id) => {
-                let by = balancer.backends.frontends(*id);
-                by.filter_map(|id| self.by_id.get(&id)).copied().collect()
+    /// Returns the frontends that entries serve which have an owner.
+    fn served(&self, balancer: &Balancer, keys: &HashSet<Key>) -> HashSet<LbAddress> {
+        let store = &balancer.mirror.store;
+        let mut served = HashSet::new();
+        let mut wildcards: HashSet<IpAddr> = HashSet::new();
+        for key in keys.iter().filter(|key| self.have(balancer, key)) {
+            match key {
+                Key::Service(address, _) if store.frontend(address).is_some() => _ = served.insert(*address),
+                Key::Service(address, _) => _ = wildcards.insert(address.ip),
+                Key::Backend(_, id) => {
+                    served.extend(store.backends.frontends(*id).filter_map(|id| self.by_id.get(&id)));
+                }
+                Key::ReverseNat(_, id)
+                | Key::Maglev(_, id)
+                | Key::AffinityMatch(id, _)
+                | Key::SourceRange(id, _) => served.extend(self.by_id.get(id)),
             }
-            Key::ReverseNat(_, id)
-            | Key::Maglev(_, id)
-            | Key::AffinityMatch(id, _)
-            | Key::SourceRange(id, _) => self.by_id.get(id).copied().into_iter().collect(),
         }
+        if !wildcards.is_empty() {
+            let desires = |address: &LbAddress| wildcards.contains(&address.ip.to_canonical());
+            let frontends = store.frontends().filter(|(_, record)| record.wildcard.is_some());
+            served.extend(frontends.map(|(address, _)| *address).filter(desires));
+        }
+        served
     }
 }

@@ -137,9 +137,9 @@ impl Balancer {
 
     fn remembered(&self) -> [(&'static str, usize); 10] {
         let (known, restored): (Vec<_>, Vec<_>) =
-            self.frontends.values().partition(|record| !record.restored);
+            self.mirror.store.frontends().map(|(_, record)| record).partition(|record| !record.restored);
         let (used, unused) =
-            self.backends.counts(|frontend| known.iter().any(|record| record.id == frontend));
+            self.mirror.store.backends.counts(|frontend| known.iter().any(|record| record.id == frontend));
         // An entry without a protocol counts as one of each. Cilium identifies expanded ports by family, protocol and
         // port.
         let at = |address: &LbAddress| (address.ip.is_ipv4(), address.protocol, address.port);
@@ -157,7 +157,7 @@ impl Balancer {
             ("nodePortAddrByPort", expanded.len()),
             ("prevSourceRanges", known.len()),
             ("restoredQuarantines", self.quarantined.len()),
-            ("wildcardReferences", self.wildcards.len()),
+            ("wildcardReferences", self.mirror.store.wildcards().len()),
         ]
     }
 }

@@ -38,7 +38,7 @@ fn services(numbers: std::ops::RangeInclusive<u8>) -> Vec<Desired> {
 /// Upserts frontends; returns the ids of frontends and of backends.
 fn brought_ids(balancer: &mut Balancer, desired: &[Desired]) -> Vec<(u16, u32)> {
     let ids: Vec<u16> = balancer.update(desired).into_iter().map(Result::unwrap).collect();
-    let backend = |desired: &Desired| balancer.backends.id(&desired.slots[0].0).unwrap();
+    let backend = |desired: &Desired| balancer.mirror.store.backends.id(&desired.slots[0].0).unwrap();
     ids.into_iter().zip(desired).map(|(id, desired)| (id, backend(desired))).collect()
 }
 

@@ -205,7 +205,8 @@ fn a_shared_backend_has_the_better_state_and_is_deleted_with_its_last_user() {
     let all: Vec<LbAddress> = desired(&writer).iter().map(|desired| desired.address).collect();
     balancer.delete(&all).into_iter().for_each(|result| result.unwrap());
     assert_eq!(text_of(&maps), [] as [String; 0]);
-    assert_eq!((balancer.backends.in_use(), balancer.ids.in_use(), balancer.frontends.len()), (0, 0, 0));
+    let store = &balancer.mirror.store;
+    assert_eq!((store.backends.in_use(), balancer.ids.in_use(), store.frontends().count()), (0, 0, 0));
 }
 
 fn text_of(maps: &FakeMaps) -> Vec<String> {

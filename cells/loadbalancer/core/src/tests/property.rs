@@ -395,7 +395,8 @@ proptest! {
         node.backends.clear();
         node.publish();
         prop_assert_eq!(actual(&maps.dump()), BTreeSet::new());
-        let left = (node.ops.balancer.backends.in_use(), node.ops.balancer.ids.in_use(), node.ops.balancer.wildcards.len());
+        let (store, ids) = (&node.ops.balancer.mirror.store, &node.ops.balancer.ids);
+        let left = (store.backends.in_use(), ids.in_use(), store.wildcards().len());
         prop_assert_eq!(left, (0, 0, 0));
         prop_assert_eq!(node.ops.balancer.quarantined.len(), 0);
     }
