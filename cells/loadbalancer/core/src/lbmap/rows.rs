@@ -163,6 +163,7 @@ impl fmt::Display for Key {
 
 /// Hashes few words: maps of entries are large and updated often.
 impl Hash for Key {
+    #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         let number = |kind: u64, more: u64, number: u32| kind << 60 | more << 32 | u64::from(number);
         match self {

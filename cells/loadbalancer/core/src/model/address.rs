@@ -133,6 +133,7 @@ impl LbAddress {
 
 /// Hashes few words: tables of services contain many addresses.
 impl Hash for LbAddress {
+    #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         match self.ip {
             IpAddr::V4(v4) => state.write_u64(u64::from(v4.to_bits()) << 32 | self.rest()),

@@ -5,18 +5,33 @@ use smallvec::SmallVec;
 /// Ids of backends, each once, in the order of a frontend's slots.
 pub(crate) type Numbers = SmallVec<[u32; 4]>;
 
-/// Returns the ids of one list that another lacks. Common prefixes and suffixes, the usual case, are skipped first.
+/// Returns the ids of one list that another lacks. The lists are nearly equal in the usual case: they are compared side
+/// by side, and only ids without a counterpart are searched for.
 pub(crate) fn difference(these: &[u32], others: &[u32]) -> Vec<u32> {
-    let same = these.iter().zip(others).take_while(|(a, b)| a == b).count();
-    let (these, others) = (&these[same..], &others[same..]);
-    let same = these.iter().rev().zip(others.iter().rev()).take_while(|(a, b)| a == b).count();
-    let (these, others) = (&these[..these.len() - same], &others[..others.len() - same]);
-    if these.is_empty() {
-        return Vec::new();
+    let (mut left, mut right) = (Vec::new(), Vec::new());
+    let (mut these, mut others) = (these, others);
+    while let ([a, after_a @ ..], [b, after_b @ ..]) = (these, others) {
+        if a != b && after_a.first() == Some(b) {
+            left.push(*a);
+            these = after_a;
+        } else if a != b && after_b.first() == Some(a) {
+            right.push(*b);
+            others = after_b;
+        } else {
+            if a != b {
+                left.push(*a);
+                right.push(*b);
+            }
+            (these, others) = (after_a, after_b);
+        }
     }
-    let mut others = others.to_vec();
-    others.sort_unstable();
-    these.iter().filter(|number| others.binary_search(number).is_err()).copied().collect()
+    left.extend_from_slice(these);
+    if !left.is_empty() {
+        right.extend_from_slice(others);
+        right.sort_unstable();
+        left.retain(|number| right.binary_search(number).is_err());
+    }
+    left
 }
 
 /// Adds the ids that a list lacks.

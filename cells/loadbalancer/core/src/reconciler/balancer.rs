@@ -204,22 +204,13 @@ impl Balancer {
         plans.iter().for_each(|plan| self.mirror.store.backends.written(&plan.stale));
 
         // Slots that will take no more connections leave the count before they get other backends.
-        let (mut counts, mut slots) = (Vec::new(), Vec::with_capacity(plans.len()));
-        let mut unsure = Vec::new();
-        for Plan { desired, id, backends, .. } in plans {
+        let (mut counts, mut unsure) = (Vec::new(), Vec::new());
+        for Plan { desired, .. } in plans {
             let record = self.mirror.store.record(&desired.address);
-            let known = |slot: u16| record.map_or(Slot::Missing, |record| record.slot(slot.into()));
-            match known(0) {
+            match record.map_or(Slot::Missing, |record| record.slot(0)) {
                 Slot::Row(old) if old.count > desired.active => counts.push((*desired, old)),
                 Slot::Unsure => unsure.push(*desired),
                 _ => {}
-            }
-            let wanted = (1..=desired.slots.len() as u16).zip(backends);
-            for (slot, backend) in wanted {
-                let row = desired.slot(*id, *backend);
-                if known(slot) != Slot::Row(row) {
-                    slots.push((Key::Service(desired.address, slot), Value::Service(row)));
-                }
             }
         }
         for desired in unsure {
@@ -234,7 +225,8 @@ impl Balancer {
         });
         // In this order: a slot must not change its backend while the count still covers it for new connections.
         self.mirror.write(counts.collect())?;
-        self.mirror.write(slots)?;
+        let slots = plans.iter().map(|plan| (plan.desired.address, plan.slots()));
+        self.mirror.write_slots(slots)?;
         // In small chunks, because tables are large.
         plans.chunks(64).try_for_each(|plans| self.write_tables(plans))?;
 

@@ -3,9 +3,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use datapath_abi::LbService;
+
 use crate::lbmap::levels::Levels;
 use crate::lbmap::maglev::digest;
 use crate::lbmap::rows::{Key, LbMap, LbMaps, MapError, Value};
+use crate::model::address::LbAddress;
 use crate::reconciler::store::Store;
 
 /// The maps, with a copy of their entries.
@@ -78,6 +81,23 @@ impl Mirror {
     /// Writes the entries that differ from the copy.
     pub(crate) fn write(&mut self, mut rows: Vec<(Key, Value)>) -> Result<(), MapError> {
         rows.retain(|(key, value)| self.store.replace(*key, *value) != Some(Some(*value)));
+        self.put(rows)
+    }
+
+    /// Writes the entries of slots 1, 2, ... of frontends that differ from the copy.
+    pub(crate) fn write_slots<Slots: Iterator<Item = LbService>>(
+        &mut self,
+        frontends: impl Iterator<Item = (LbAddress, Slots)>,
+    ) -> Result<(), MapError> {
+        let mut rows = Vec::with_capacity(frontends.size_hint().0);
+        for (address, slots) in frontends {
+            self.store.replace_slots(address, slots, &mut rows);
+        }
+        self.put(rows)
+    }
+
+    /// Writes entries that the copy has already.
+    fn put(&mut self, rows: Vec<(Key, Value)>) -> Result<(), MapError> {
         if rows.is_empty() {
             return Ok(());
         }

@@ -392,6 +392,12 @@ pub(crate) struct Plan<'d> {
 }
 
 impl Plan<'_> {
+    /// Returns the entries of slots 1, 2, ....
+    pub(crate) fn slots(&self) -> impl Iterator<Item = LbService> {
+        let with_slot = self.backends.iter().take(self.desired.slots.len());
+        with_slot.map(|backend| self.desired.slot(self.id, *backend))
+    }
+
     /// Returns the backends that clients may have affinity to.
     pub(crate) fn matches(&self) -> &[u32] {
         &self.backends[..usize::from(self.desired.matches)]

@@ -4,6 +4,8 @@
 use std::collections::HashSet;
 use std::collections::hash_map::Entry;
 
+use datapath_abi::LbService;
+
 use crate::lbmap::rows::{BackendValue, Family, Key, LbMap, Value};
 use crate::model::address::LbAddress;
 use crate::model::fast_map::{FastMap, FastSet};
@@ -119,6 +121,44 @@ impl Store {
             }
             _ => (false, None),
         }
+    }
+
+    /// Sets the entries of slots 1, 2, ... of a frontend; adds those that differ to `changed`. The record is looked up
+    /// once for all of them.
+    pub(crate) fn replace_slots(
+        &mut self,
+        address: LbAddress,
+        slots: impl Iterator<Item = LbService>,
+        changed: &mut Vec<(Key, Value)>,
+    ) {
+        let Some(record) = self.records.get_mut(&address) else {
+            for (slot, row) in (1..).zip(slots) {
+                let (key, value) = (Key::Service(address, slot), Value::Service(row));
+                if self.replace(key, value) != Some(Some(value)) {
+                    changed.push((key, value));
+                }
+            }
+            return;
+        };
+        let mut new = 0;
+        for (slot, row) in (1u16..).zip(slots) {
+            let known = record.slot(slot.into());
+            if known == Slot::Row(row) {
+                continue;
+            }
+            let (key, value) = (Key::Service(address, slot), Value::Service(row));
+            let (fits, _) = record.set_slot(slot.into(), Slot::Row(row));
+            let other = match fits {
+                false => self.others.insert(key, Some(value)),
+                true if known == Slot::Missing && !self.others.is_empty() => self.others.remove(&key),
+                true => None,
+            };
+            new += usize::from(known == Slot::Missing && other.is_none());
+            if other != Some(Some(value)) {
+                changed.push((key, value));
+            }
+        }
+        self.counts[LbMap::Services(Family::of(address.ip)).index()] += new;
     }
 
     /// Removes an entry.
@@ -297,7 +337,6 @@ fn value(slot: Slot) -> Known {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use datapath_abi::LbService;
     use proptest::prelude::*;
 
     use super::*;
@@ -358,6 +397,8 @@ mod tests {
         Hold(u8, u16),
         Release(u32, u16),
         Reload(Vec<(Key, u16)>),
+        /// The slots of an address are written.
+        Slots(u8, Vec<u16>),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -371,6 +412,8 @@ mod tests {
             2 => (0u8..3, 1u16..4).prop_map(|(last, frontend)| Step::Hold(last, frontend)),
             2 => (1u32..4, 1u16..4).prop_map(|(id, frontend)| Step::Release(id, frontend)),
             1 => proptest::collection::vec((key(), any::<u16>()), 0..8).prop_map(Step::Reload),
+            2 => (0u8..3, proptest::collection::vec(any::<u16>(), 0..12))
+                .prop_map(|(last, numbers)| Step::Slots(last, numbers)),
         ]
     }
 
@@ -411,6 +454,21 @@ mod tests {
                             *desired = wildcard;
                         }
                         store.desire_wildcard(&address(last), wildcard);
+                    }
+                    Step::Slots(last, numbers) => {
+                        let keys = (1..=numbers.len() as u16).map(|slot| Key::Service(address(last), slot));
+                        let rows = keys.zip(numbers).map(|(key, number)| (key, value(&key, number)));
+                        let rows: Vec<(Key, Value)> = rows.collect();
+                        let services = rows.iter().filter_map(|(_, value)| match value {
+                            Value::Service(row) => Some(*row),
+                            _ => None,
+                        });
+                        let mut changed = Vec::new();
+                        store.replace_slots(address(last), services, &mut changed);
+                        let mut differs = |(key, value): &(Key, Value)| {
+                            plain.insert(*key, Some(*value)) != Some(Some(*value))
+                        };
+                        prop_assert_eq!(changed, rows.into_iter().filter(|row| differs(row)).collect::<Vec<_>>());
                     }
                     Step::Hold(last, frontend) => {
                         let address = LbAddress::new([10, 1, 0, last].into(), 80, Protocol::Tcp);
