@@ -1,12 +1,14 @@
 //! `monitor`: events of the datapath and of the agent as they happen, from the agent's `monitor1_2.sock`.
 
 use crate::client::Agent;
+use crate::commands::statedb::rows;
 use anyhow::{Context as _, bail};
 use api_models::StatusResponse;
 use clap::{ArgAction, Args};
 use monitor_events::gob::{Payload, Reader};
-use monitor_events::{Filter, Format, Kind, LinkNames, Printer};
+use monitor_events::{Filter, Format, Kind, LinkNames, PolicyTexts, Printer};
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
+use serde::Deserialize;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read as _, Write};
@@ -26,6 +28,9 @@ const SOCKET_VARIABLE: &str = "CILIUM_MONITOR_SOCK";
 
 /// The pause before another connection is tried after the agent has closed one.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The pause between two requests for the texts of policies, if an event names one that is not known.
+const TEXTS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long the name of a link is kept.
 const NAME_AGE: Duration = Duration::from_secs(15);
@@ -85,7 +90,8 @@ pub(crate) fn run(agent: &mut Agent, options: &MonitorOptions, out: &mut dyn Wri
         _ => Format::Debug,
     };
     let links = Box::new(OwnLinks::new());
-    let printer = Printer { format, numeric: options.numeric, hex: options.hex, links };
+    let texts = Box::new(AgentTexts::new(Agent::at(agent.address().clone())));
+    let printer = Printer { format, numeric: options.numeric, hex: options.hex, links, texts };
     let mut stream = UnixStream::connect(&path)
         .with_context(|| format!("cannot connect to the monitor at {}", path.display()))?;
     let mut notes = io::stderr();
@@ -192,5 +198,46 @@ impl LinkNames for OwnLinks {
         let name = netdevice::index_to_name(socket, ifindex).ok();
         names.insert(ifindex, (now, name.clone()));
         name
+    }
+}
+
+/// Texts of policies, from the agent's table.
+#[derive(Debug)]
+struct AgentTexts(RefCell<KnownTexts>);
+
+#[derive(Debug)]
+struct KnownTexts {
+    agent: Agent,
+    texts: HashMap<u32, Vec<String>>,
+    asked: Option<Instant>,
+}
+
+/// A row of the table `policy-logs`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct LogRow {
+    cookie: u32,
+    texts: Vec<String>,
+}
+
+impl AgentTexts {
+    fn new(agent: Agent) -> Self {
+        Self(RefCell::new(KnownTexts { agent, texts: HashMap::new(), asked: None }))
+    }
+}
+
+impl PolicyTexts for AgentTexts {
+    fn texts(&self, cookie: u32) -> Vec<String> {
+        let mut known = self.0.borrow_mut();
+        let may_ask = known.asked.is_none_or(|asked| asked.elapsed() >= TEXTS_INTERVAL);
+        if may_ask && !known.texts.contains_key(&cookie) {
+            known.asked = Some(Instant::now());
+            // Of an agent that does not answer, or is Cilium's, lines have no texts.
+            if let Ok(rows) = rows::<LogRow>(&mut known.agent, "policy-logs") {
+                // A cookie keeps its texts, so those of released ones stay right for events that are under way.
+                known.texts.extend(rows.into_iter().map(|row| (row.cookie, row.texts)));
+            }
+        }
+        known.texts.get(&cookie).cloned().unwrap_or_default()
     }
 }

@@ -5,6 +5,7 @@ use crate::output::Output;
 use anyhow::{Context as _, bail};
 use api_client::escape;
 use clap::Args;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::io::Write;
 
@@ -40,4 +41,18 @@ pub(crate) fn run(agent: &mut Agent, options: &TablesOptions, out: &mut dyn Writ
     }
     options.output.write(&tables, out)?;
     Ok(())
+}
+
+/// Returns the rows of a table.
+pub(crate) fn rows<T: for<'a> Deserialize<'a>>(agent: &mut Agent, table: &str) -> anyhow::Result<Vec<T>> {
+    let response = agent.call_plain("GET", &format!("/statedb/dump/{table}"))?;
+    if response.status != 200 {
+        bail!("cannot read table {table}: {}", response.words());
+    }
+    let mut tables: Map<String, Value> =
+        serde_json::from_slice(&response.body).context("the agent's answer cannot be decoded")?;
+    let rows = tables.remove(table).unwrap_or_default();
+    Ok(serde_json::from_value::<Option<Vec<T>>>(rows)
+        .with_context(|| format!("table {table} cannot be decoded"))?
+        .unwrap_or_default())
 }

@@ -245,6 +245,58 @@ fn a_follower_goes_on_after_a_restart_of_the_agent() {
     flows_have_names(&node, &a, &b);
 }
 
+/// The text that a rule has for the log reaches the events that it decides, and `why`. Its number stays over a restart.
+#[test]
+fn events_name_the_text_of_the_rule_that_has_decided() {
+    require_root!();
+    let mut node = Node::new();
+    node.config.insert("enable-hubble".into(), "true".into());
+    let socket = node.socket().with_file_name("hubble.sock");
+    node.config.insert("hubble-socket-path".into(), socket.display().to_string());
+    node.start();
+    let (a, b) = pods(&mut node);
+    let deny = |text: &str, peer: &str| {
+        json!({
+            "apiVersion": "cilium.io/v2",
+            "kind": "CiliumNetworkPolicy",
+            "metadata": {"name": text, "namespace": "default"},
+            "spec": {
+                "endpointSelector": {"matchLabels": {"name": "a"}},
+                "log": {"value": format!("text {text}")},
+                "ingressDeny": [{"fromEndpoints": [{"matchLabels": {"name": peer}}]}],
+            },
+        })
+    };
+    node.apply("first.yaml", &deny("first", "b").to_string());
+    node.wait_policies(&["first"]);
+    let follower = Follower::start(&node, "verdicts", &["-t", "policy-verdict"]);
+    assert!(!ping(&b.ns, a.ipv4, 1), "{}", node.log());
+    let line = follower.line(&["Policy verdict log: ", "ingress, action deny"]);
+    assert!(line.ends_with("icmp EchoRequest, log \"text first\""), "{line}");
+    let denied = ["--verdict", "dropped", "-t", "policy-verdict", "--to-pod", "default/a"];
+    let logs = |node: &Node| -> Vec<Value> {
+        flows(node, &denied).iter_mut().map(|flow| flow["policy_log"].take()).collect()
+    };
+    wait_until("a flow", LIMIT, || logs(&node).contains(&json!(["text first"])));
+    let why = |node: &Node| {
+        let words = ["why", "default/b", "default/a", "8/icmp", "-o", "json"];
+        let answer: Value =
+            serde_json::from_slice(&node.apiary_command(&words).output().unwrap().stdout).unwrap();
+        answer["ingress"]["entry"].clone()
+    };
+    let before = why(&node);
+    assert_eq!((&before["log"], before["cookie"].as_u64()), (&json!(["text first"]), Some(1)), "{before}");
+
+    // Another policy that is first in the order of names does not take the number in force.
+    node.kill();
+    node.apply("another.yaml", &deny("another", "c").to_string());
+    node.start();
+    node.wait_policies(&["first", "another"]);
+    assert_eq!(why(&node), before);
+    assert!(!ping(&b.ns, a.ipv4, 1), "{}", node.log());
+    wait_until("a flow of the new run", LIMIT, || logs(&node).contains(&json!(["text first"])));
+}
+
 /// A listener in this process.
 struct Listener {
     stream: UnixStream,

@@ -133,6 +133,8 @@ pub struct Verdict<'a> {
     pub proto: u8,
     pub flags: u8,
     pub auth_type: u8,
+    /// The number of the rules' texts for the log; 0 for none.
+    pub cookie: u32,
     pub packet: &'a [u8],
 }
 
@@ -259,6 +261,7 @@ pub fn decode(data: &[u8]) -> Result<Event<'_>, DecodeError> {
                 proto: f.u8(26),
                 flags: f.u8(27),
                 auth_type: f.u8(28),
+                cookie: f.u32(32),
                 packet: f.after(40),
             })
         }

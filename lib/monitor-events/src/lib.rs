@@ -36,4 +36,4 @@ pub mod record;
 pub use decode::{
     ACCESS_LOG, AGENT, Agent, Capture, Debug, DecodeError, Drop, Event, SocketTrace, Trace, Verdict, decode,
 };
-pub use format::{Filter, Format, Kind, LinkNames, Printer};
+pub use format::{Filter, Format, Kind, LinkNames, PolicyTexts, Printer};

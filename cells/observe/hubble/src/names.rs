@@ -13,7 +13,7 @@ use ipnetwork::IpNetwork;
 use k8s_tables::Row;
 use k8s_tables::core::Pod;
 use loadbalancer::{Frontend, LbAddress, Protocol};
-use policy::EndpointPolicy;
+use policy::{EndpointPolicy, PolicyLog};
 use statedb::{Snapshot, Table};
 
 use crate::cgroups::{Addresses, Cgroups};
@@ -64,6 +64,8 @@ pub(crate) trait Names {
     fn link(&self, index: u32) -> Option<String>;
     /// Returns the rules that decide on a packet by the policy of an endpoint.
     fn deciding(&self, packet: &Packet) -> Option<Deciding>;
+    /// Returns the texts of policies that a verdict event names; none if they are unknown.
+    fn policy_texts(&self, cookie: u32) -> Vec<String>;
 }
 
 /// The tables.
@@ -77,6 +79,8 @@ pub(crate) struct Tables {
     pub(crate) dns: Option<Arc<DnsNames>>,
     /// `None` if flows do not name the rules of policies.
     pub(crate) policies: Option<Table<EndpointPolicy>>,
+    /// The texts of verdict events, under the same condition.
+    pub(crate) policy_logs: Option<Table<PolicyLog>>,
 }
 
 /// The tables at one moment.
@@ -138,6 +142,12 @@ impl Names for At<'_> {
 
     fn deciding(&self, packet: &Packet) -> Option<Deciding> {
         policies::deciding(self.tables.policies.as_ref()?, &self.snapshot, packet)
+    }
+
+    fn policy_texts(&self, cookie: u32) -> Vec<String> {
+        let logs = self.tables.policy_logs.as_ref().filter(|_| cookie != 0);
+        let row = logs.and_then(|logs| logs.get(&self.snapshot, PolicyLog::by_cookie(cookie)));
+        row.map_or_else(Vec::new, |row| row.texts.iter().map(ToString::to_string).collect())
     }
 }
 

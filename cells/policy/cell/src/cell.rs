@@ -18,6 +18,7 @@ use maps::FamilyConfig;
 use metrics::Metrics;
 use proxy_ports::Proxies;
 use runtime_options::{Follower, RuntimeOption, follower};
+use state_file::StateFile;
 use statedb::{RwTable, Table};
 
 use crate::api::map_state::MapState;
@@ -27,9 +28,11 @@ use crate::api::rules::Rules;
 use crate::api::why::Why;
 use crate::computation::core::Core;
 use crate::computation::keep::{self, Keep};
+use crate::computation::log_cookies::{self, LogCookies};
 use crate::config::PolicyConfig;
 use crate::handle::Policies;
 use crate::model::endpoint::EndpointPolicy;
+use crate::model::logs::PolicyLog;
 use crate::model::object::PolicyStatus;
 use crate::model::selectors::{PeerSelector, SubjectSelector};
 use crate::rounds::inputs::Inputs;
@@ -40,8 +43,9 @@ use crate::rounds::prefixes::PolicyPrefixes;
 use crate::rounds::services::ServiceTables;
 use crate::rounds::state::Shared;
 
-/// Provides `Arc<Policies>` and the tables `endpoint-policies`, `policies`, `selectors` and `subject-selectors`,
-/// reconciles policy maps, serves the operations under `/policy`, contributes the commands `policy/mapstate/*`.
+/// Provides `Arc<Policies>` and the tables `endpoint-policies`, `policies`, `policy-logs`, `selectors` and
+/// `subject-selectors`, reconciles policy maps, serves the operations under `/policy`, contributes the commands
+/// `policy/mapstate/*`.
 pub fn cell() -> Cell {
     module(
         "policy",
@@ -49,10 +53,12 @@ pub fn cell() -> Cell {
         [
             config::<PolicyConfig>(),
             supply(Member(keep::version())),
+            supply(Member(log_cookies::version())),
             statedb::table::<EndpointPolicy>(),
             statedb::table::<PolicyStatus>(),
             statedb::table::<PeerSelector>(),
             statedb::table::<SubjectSelector>(),
+            statedb::table::<PolicyLog>(),
             provide_private(shared),
             provide(policies),
             provide(routes),
@@ -80,13 +86,18 @@ struct SharedParams {
 fn shared(p: SharedParams) -> anyhow::Result<Arc<Shared>> {
     let l7_proxy = p.proxies.as_ref().is_none_or(|proxies| proxies.config().enable_l7_proxy);
     let settings = p.config.settings(&p.node, &p.families, &*p.datapath, l7_proxy)?;
+    let log_cookies = match &p.state {
+        Some(state) => LogCookies::restore(StateFile::new(state.state().join(log_cookies::FILE)))?,
+        None => LogCookies::default(),
+    };
     let keep = p.state.map_or_else(Keep::default, |state| {
         let records = keep::records(state.state().join("policies"));
         records.run("last-good-policies", &p.lifecycle, &p.jobs, &p.health);
         Keep::new(records)
     });
     let lockdown = p.config.enable_endpoint_lockdown_on_policy_overflow;
-    let core = Core::new(settings, p.datapath, p.proxies).with_lockdown(lockdown);
+    let core =
+        Core::new(settings, p.datapath, p.proxies).with_lockdown(lockdown).with_log_cookies(log_cookies);
     Ok(Arc::new(Shared::new(core, keep)))
 }
 
@@ -98,6 +109,7 @@ struct PolicyParams {
     statuses: Arc<RwTable<PolicyStatus>>,
     selectors: Arc<RwTable<PeerSelector>>,
     subject_selectors: Arc<RwTable<SubjectSelector>>,
+    logs: Arc<RwTable<PolicyLog>>,
     objects: Arc<Table<PolicyObject>>,
     network_policies: Arc<Table<Row<NetworkPolicy>>>,
     cluster_network_policies: Arc<Table<Row<ClusterNetworkPolicy>>>,
@@ -151,6 +163,7 @@ fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
             statuses: (*p.statuses).clone(),
             selectors: (*p.selectors).clone(),
             subject_selectors: (*p.subject_selectors).clone(),
+            logs: (*p.logs).clone(),
         },
         prefixes: PolicyPrefixes {
             allocator: p.prefixes,

@@ -1,7 +1,8 @@
 //! Network policy of the endpoints: from rules to rows in their policy maps.
 //!
 //! **Owns** the rows of the policy maps of all endpoints (the host's with `enable-host-firewall`), the tables `endpoint-policies` (an endpoint's
-//! policy, desired and realized), `policies` (the status of each object), `selectors` and `subject-selectors` (those of
+//! policy, desired and realized), `policies` (the status of each object), `policy-logs` (texts of rules, by the cookie of map
+//! entries and verdict events; kept in `state/policy-logs.json`), `selectors` and `subject-selectors` (those of
 //! rules, with the identities that they select), the repository's revision. **Needs** `Arc<dyn Datapath>`, the tables
 //! `k8s-policies`, `k8s-networkpolicies`, `k8s-clusternetworkpolicies`, `k8s-ciliumcidrgroups`, `identities` and perhaps
 //! `runtime-options`, `services`, `backends`, `Arc<Prefixes>`, `Arc<IpcacheWriter>`. **Provides** [`Policies`] to owners
@@ -54,6 +55,7 @@ pub use config::PolicyConfig;
 pub use handle::{NotRealized, Policies, Realization};
 pub use model::decisions::Decisions;
 pub use model::endpoint::{EndpointPolicy, RealizationState, RowCounts, Subject, Transition};
+pub use model::logs::{LogTexts, PolicyLog};
 pub use model::object::{ObjectId, ObjectState, PolicyStatus};
 pub use model::rows::{RowKey, Rows, Verdict};
 pub use model::selectors::{PeerSelector, SubjectSelector};

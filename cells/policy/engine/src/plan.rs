@@ -50,6 +50,8 @@ pub(crate) struct Plan {
     pub(crate) reasons: Vec<Reason>,
     /// Redirects that cannot be made: their traffic is not allowed.
     pub(crate) missing: BTreeSet<Redirect>,
+    /// Whether a rule has a text for the log of verdicts.
+    pub(crate) logs: bool,
 }
 
 /// One direction of a plan.
@@ -269,6 +271,10 @@ impl Plan {
             builder.side(direction, &rules.side(direction))?;
         }
         builder.plan.reasons.shrink_to_fit();
+        builder.plan.logs = builder.plan.reasons.iter().any(|reason| match reason {
+            Reason::Rules(matches) => matches.iter().any(|found| !found.rule.log.is_empty()),
+            _ => false,
+        });
         Ok(builder.plan)
     }
 

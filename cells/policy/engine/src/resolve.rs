@@ -114,7 +114,12 @@ impl Engine {
                 let new = peer_rows(parts, names, &any, side, &mut resolved.reasons);
                 let new: BTreeMap<Key, Row> =
                     new.into_iter().map(|(l4, row)| (Key { direction, identity: peer, l4 }, row)).collect();
-                replace(&mut resolved.rows, direction, peer, new, &mut changes);
+                let reasons = &resolved.reasons;
+                let same = |old: Row, new: Row| {
+                    let logs = |row: Row| reasons.logs(&plan, row.origin);
+                    old.same_effect(new) && (!plan.logs || old.origin == new.origin || logs(old) == logs(new))
+                };
+                replace(&mut resolved.rows, direction, peer, new, &mut changes, same);
             }
         }
         changes.sort_unstable_by_key(|(key, _)| *key);
@@ -311,6 +316,7 @@ fn replace(
     identity: u32,
     new: BTreeMap<Key, Row>,
     changes: &mut Vec<RowChange>,
+    same: impl Fn(Row, Row) -> bool,
 ) {
     let first = Key { direction, identity, l4: L4::ALL };
     let last = Key { direction, identity, l4: L4 { protocol: u8::MAX, port: u16::MAX, bits: u8::MAX } };
@@ -322,7 +328,7 @@ fn replace(
     }
     for (key, row) in new {
         let old = rows.insert(key, row);
-        if !old.is_some_and(|old| old.same_effect(row)) {
+        if !old.is_some_and(|old| same(old, row)) {
             changes.push((key, Some(row)));
         }
     }
@@ -357,6 +363,25 @@ impl Reasons {
         self.known.insert(parts, origin);
         origin
     }
+
+    /// Returns the texts for the log of verdicts of the rules behind an origin, each once, in the order of the rules.
+    fn logs(&self, plan: &Plan, origin: u32) -> Vec<Arc<str>> {
+        let parts = match origin.checked_sub(self.parts) {
+            Some(list) => &self.lists[list as usize][..],
+            None => &[origin],
+        };
+        let mut texts: Vec<Arc<str>> = Vec::new();
+        for part in parts {
+            // As in `reason`: a row that is not of rules alone has none of their texts.
+            let Reason::Rules(matches) = &plan.reasons[*part as usize] else { return Vec::new() };
+            for Match { rule, .. } in matches {
+                if !rule.log.is_empty() && !texts.contains(&rule.log) {
+                    texts.push(rule.log.clone());
+                }
+            }
+        }
+        texts
+    }
 }
 
 impl Resolved {
@@ -372,6 +397,17 @@ impl Resolved {
             }
         }
         Reason::Rules(matches)
+    }
+
+    /// Whether a rule has a text for the log of verdicts; without one, [`logs`](Self::logs) is empty for all rows.
+    pub fn has_logs(&self) -> bool {
+        self.plan.logs
+    }
+
+    /// Returns the texts for the log of verdicts of the rules behind a row of this result, each once, in the order of the
+    /// rules. A row that changes only in them is a change of [`Engine::refresh`], too.
+    pub fn logs(&self, row: Row) -> Vec<Arc<str>> {
+        if self.plan.logs { self.reasons.logs(&self.plan, row.origin) } else { Vec::new() }
     }
 
     /// Returns the rules that select the endpoint and have rows for peers that exist; each once.

@@ -6,10 +6,11 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use api_models::{Endpoint, EndpointStatus, PolicyRule, StatusResponse};
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::client::Agent;
 use crate::client::shell::{Connection, Reply};
+use crate::commands::statedb::rows;
 
 /// Labels of the rules of an endpoint that come from Kubernetes.
 const KIND: &str = "k8s:io.cilium.k8s.policy.derived-from=";
@@ -191,18 +192,4 @@ pub(super) fn timeline(agent: &mut Agent) -> anyhow::Result<Vec<u8>> {
         bail!(response.words());
     }
     Ok(response.body)
-}
-
-/// Returns the rows of a table.
-fn rows<T: for<'a> Deserialize<'a>>(agent: &mut Agent, table: &str) -> anyhow::Result<Vec<T>> {
-    let response = agent.call_plain("GET", &format!("/statedb/dump/{table}"))?;
-    if response.status != 200 {
-        bail!("cannot read table {table}: {}", response.words());
-    }
-    let mut tables: Map<String, Value> =
-        serde_json::from_slice(&response.body).context("the agent's answer cannot be decoded")?;
-    let rows = tables.remove(table).unwrap_or_default();
-    Ok(serde_json::from_value::<Option<Vec<T>>>(rows)
-        .with_context(|| format!("table {table} cannot be decoded"))?
-        .unwrap_or_default())
 }

@@ -140,6 +140,10 @@ struct Entry {
     proxy_port: u16,
     #[serde(default)]
     auth_type: u8,
+    #[serde(default)]
+    cookie: u32,
+    #[serde(default)]
+    log: Vec<String>,
 }
 
 /// A service that is translated to the destination.
@@ -372,6 +376,14 @@ impl Entry {
             (first, last) if first == last => format!("{first}/{protocol}"),
             (first, last) => format!("{first}-{last}/{protocol}"),
         };
-        format!("{} {peer} {ports}, precedence {precedence:#x}", if self.deny { "deny" } else { "allow" })
+        let log = match &self.log[..] {
+            _ if self.cookie == 0 => String::new(),
+            [] => format!(", log {} (unknown)", self.cookie),
+            texts => format!(", log {}: {}", self.cookie, texts.join("; ")),
+        };
+        format!(
+            "{} {peer} {ports}, precedence {precedence:#x}{log}",
+            if self.deny { "deny" } else { "allow" }
+        )
     }
 }

@@ -65,8 +65,10 @@ fn trace_id(id: u64) -> String {
 
 /// Formats a verdict, which has the same line in all forms.
 pub(super) fn decided(printer: &Printer, verdict: &Verdict<'_>) -> String {
+    let texts = if verdict.cookie == 0 { Vec::new() } else { printer.texts.texts(verdict.cookie) };
+    let log: String = texts.iter().map(|text| format!(", log {text:?}")).collect();
     format!(
-        "Policy verdict log: flow {:#x} local EP ID {}, remote ID {}, proto {}, {}, action {}, auth: {}, match {}, {}",
+        "Policy verdict log: flow {:#x} local EP ID {}, remote ID {}, proto {}, {}, action {}, auth: {}, match {}, {}{log}",
         verdict.hash,
         verdict.source,
         printer.identity(verdict.remote_label),

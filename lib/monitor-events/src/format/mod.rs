@@ -47,6 +47,18 @@ impl LinkNames for BTreeMap<u32, String> {
     }
 }
 
+/// Texts that rules of policies have for the log of verdicts.
+pub trait PolicyTexts: fmt::Debug {
+    /// Returns the texts of a cookie; none if it is unknown.
+    fn texts(&self, cookie: u32) -> Vec<String>;
+}
+
+impl PolicyTexts for BTreeMap<u32, Vec<String>> {
+    fn texts(&self, cookie: u32) -> Vec<String> {
+        self.get(&cookie).cloned().unwrap_or_default()
+    }
+}
+
 /// Formats events.
 #[derive(Debug)]
 pub struct Printer {
@@ -58,12 +70,14 @@ pub struct Printer {
     pub hex: bool,
     /// Names of links; others are printed as their number.
     pub links: Box<dyn LinkNames>,
+    /// Texts of policies, which Cilium's lines lack; none are printed for unknown cookies.
+    pub texts: Box<dyn PolicyTexts>,
 }
 
 impl Default for Printer {
     fn default() -> Self {
-        let links = Box::new(BTreeMap::new());
-        Self { format: Format::default(), numeric: false, hex: false, links }
+        let (links, texts) = (Box::new(BTreeMap::new()), Box::new(BTreeMap::new()));
+        Self { format: Format::default(), numeric: false, hex: false, links, texts }
     }
 }
 

@@ -227,6 +227,24 @@ fn text_of_the_agent_cannot_control_the_terminal() {
 }
 
 #[test]
+fn a_verdict_has_the_texts_of_its_policies_if_they_are_known() {
+    let mut event = verdict(6126, 0, 1, &request().bytes());
+    event[32..36].copy_from_slice(&7_u32.to_ne_bytes());
+    let line = |texts: &[(u32, &[&str])]| {
+        let texts =
+            texts.iter().map(|(id, list)| (*id, list.iter().map(|text| (*text).to_owned()).collect()));
+        let texts: BTreeMap<u32, Vec<String>> = texts.collect();
+        Printer { texts: Box::new(texts), ..printer(Format::Brief) }
+            .event(&event, 1, &Filter::default())
+            .unwrap()
+    };
+    let without = printer(Format::Brief).event(&events()[0], 1, &Filter::default()).unwrap();
+    assert_eq!(line(&[(8, &["another"])]), without, "the line is Cilium's");
+    let with = format!("{}, log \"to web\", log \"\\u{{202e}}\"\n", without.trim_end());
+    assert_eq!(line(&[(7, &["to web", "\u{202e}"])]), with, "it cannot control the terminal");
+}
+
+#[test]
 fn older_versions_are_read() {
     let mut old = dropped(&[]);
     (old[14], old[40]) = (1, 0);

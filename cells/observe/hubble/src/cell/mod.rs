@@ -18,7 +18,7 @@ use loadbalancer::Frontend;
 use local_node::LocalNode;
 use monitor::Monitor;
 use node_manager::Node;
-use policy::Policies;
+use policy::{Policies, PolicyLog};
 use server_tls::{CurrentTls, follow_certificates};
 use statedb::{Db, Table};
 
@@ -124,6 +124,7 @@ struct Needs {
     frontends: Arc<Table<Frontend>>,
     devices: Arc<Table<Device>>,
     policies: Option<Arc<Policies>>,
+    policy_logs: Option<Arc<Table<PolicyLog>>>,
     pods: Option<Arc<Table<Row<Pod>>>>,
     dns: Option<Arc<DnsNames>>,
     socket_lb: Option<Arc<SocketLb>>,
@@ -152,6 +153,7 @@ fn start(p: Needs) -> Result<(), tonic_reflection::server::Error> {
             devices: (*p.devices).clone(),
             pods: p.pods.map(|pods| (*pods).clone()),
             dns: p.dns,
+            policy_logs: policies.as_ref().and(p.policy_logs).map(|logs| (*logs).clone()),
             policies: policies.map(|policies| policies.table()),
         },
         node: (*p.node).clone(),

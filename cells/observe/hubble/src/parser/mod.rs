@@ -140,7 +140,7 @@ fn decided(verdict: &monitor_events::Verdict<'_>, names: &dyn Names) -> Flow {
     flow.traffic_direction = direction.into();
     if let Some((protocol, port)) = frame.headers.transport.as_ref().and_then(policy_port) {
         let packet = Packet { endpoint: verdict.source, is_ingress, peer: remote, protocol, port };
-        correlate(&mut flow, &packet, names);
+        correlate(&mut flow, &packet, verdict.cookie, names);
     }
     flow
 }
@@ -159,14 +159,15 @@ fn policy_port(transport: &TransportHeader) -> Option<(u8, u16)> {
 }
 
 /// Adds the rules of policies that have decided. The policy may have changed since the event: rules that decide
-/// otherwise are left out.
-fn correlate(flow: &mut Flow, packet: &Packet, names: &dyn Names) {
+/// otherwise are left out. The texts for the log are those that the event names, else those of the rules.
+fn correlate(flow: &mut Flow, packet: &Packet, cookie: u32, names: &dyn Names) {
     let is_allowed = match flow.verdict() {
         Verdict::Forwarded | Verdict::Redirected => true,
         Verdict::Audit => false,
         Verdict::Dropped if POLICY_DROPS.contains(&flow.drop_reason) => false,
         _ => return,
     };
+    flow.policy_log = names.policy_texts(cookie);
     let Some(deciding) = names.deciding(packet).filter(|deciding| deciding.allows == is_allowed) else {
         return;
     };
@@ -177,7 +178,9 @@ fn correlate(flow: &mut Flow, packet: &Packet, names: &dyn Names) {
         (false, false) => &mut flow.egress_denied_by,
     };
     *policies = deciding.policies;
-    flow.policy_log = deciding.log;
+    if flow.policy_log.is_empty() {
+        flow.policy_log = deciding.log;
+    }
 }
 
 fn captured(capture: &Capture<'_>, names: &dyn Names) -> Flow {

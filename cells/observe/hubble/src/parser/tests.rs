@@ -90,6 +90,10 @@ impl Names for Recorded {
     fn deciding(&self, _packet: &Packet) -> Option<Deciding> {
         None
     }
+
+    fn policy_texts(&self, cookie: u32) -> Vec<String> {
+        (cookie == 7).then(|| "of the event".to_owned()).into_iter().collect()
+    }
 }
 
 fn number(value: &Value) -> u64 {
@@ -572,6 +576,10 @@ impl Names for Policed {
         assert_eq!(*packet, self.packet);
         Some(self.deciding.clone())
     }
+
+    fn policy_texts(&self, cookie: u32) -> Vec<String> {
+        Recorded.policy_texts(cookie)
+    }
 }
 
 #[test]
@@ -621,4 +629,30 @@ fn verdicts_name_the_rules_that_decide_alike() {
     assert_eq!(flow(&echo(8), 0, 1, 1, 8, true), ([1, 0, 0, 0], 1));
     assert_eq!(flow(&echo(0), 0, 1, 1, 0, true), none, "an echo reply has type 0");
     assert_eq!(flow(&tcp[..34], 0, 1, 0, 0, true), none, "a fragment");
+}
+
+#[test]
+fn the_log_of_a_verdict_is_that_of_its_event_not_of_the_policy_since() {
+    let tcp = tcp();
+    let log = |cookie: u32, verdict: i32, allows: bool| {
+        let packet = Packet { endpoint: 1976, is_ingress: true, peer: 11463, protocol: 6, port: 80 };
+        let deciding =
+            Deciding { allows, log: vec!["of the policy since".to_owned()], ..Deciding::default() };
+        let event = monitor_events::Verdict {
+            source: 1976,
+            remote_label: 11463,
+            verdict,
+            flags: 1,
+            cookie,
+            packet: &tcp,
+            ..Default::default()
+        };
+        parse(&Event::Verdict(event), &Policed { packet, deciding }).unwrap().policy_log
+    };
+    assert_eq!(log(7, 0, true), ["of the event"]);
+    assert_eq!(log(7, 0, false), ["of the event"], "the policy since denies");
+    assert_eq!(log(0, 0, true), ["of the policy since"], "an entry without a text, or of an older agent");
+    assert_eq!(log(8, 0, true), ["of the policy since"], "released");
+    assert!(log(8, 0, false).is_empty());
+    assert!(log(7, -189, false).is_empty(), "a drop for another reason");
 }

@@ -15,6 +15,7 @@ use statedb::Table;
 
 use crate::api::rest::protocol_name;
 use crate::api::why::endpoint_of;
+use crate::model::logs::LogTexts;
 use crate::rounds::state::Shared;
 
 /// The inputs of the commands.
@@ -81,7 +82,9 @@ impl MapState {
             Command::new("policy/mapstate/entries", "list the policy of endpoints", move |call: Call| {
                 let of = of.clone();
                 async move {
-                    let endpoints = of.endpoints(&call, |resolved| Entries { entries: rows(resolved) })?;
+                    let cookies = of.shared.lock().core.log_cookies().index();
+                    let entries = |resolved: &Resolved| Entries { entries: rows(resolved, &cookies) };
+                    let endpoints = of.endpoints(&call, entries)?;
                     print(&call, &endpoints, entries_table)
                 }
             });
@@ -201,7 +204,7 @@ fn origin(labels: &[String]) -> String {
     format!("[{}]", labels.join(" "))
 }
 
-fn rows(resolved: &Resolved) -> Vec<EntryRow> {
+fn rows(resolved: &Resolved, cookies: &BTreeMap<LogTexts, u32>) -> Vec<EntryRow> {
     let row = |(key, row): (&Key, &Row)| EntryRow {
         direction: match key.direction {
             Direction::Ingress => "Ingress",
@@ -214,7 +217,7 @@ fn rows(resolved: &Resolved) -> Vec<EntryRow> {
         listener_priority: 0xff - (row.precedence & 0xff),
         verdict: if row.deny { "deny" } else { "allow" },
         proxy_port: row.proxy_port,
-        cookie: 0,
+        cookie: cookies.get(&*resolved.logs(*row)).copied().unwrap_or_default(),
         origins: origins(resolved, key, row),
     };
     resolved.rows.iter().map(row).collect()

@@ -138,6 +138,10 @@ pub struct MapEntry {
     pub proxy_port: u16,
     /// The authentication that the packet needs, as in the map.
     pub auth_type: u8,
+    /// The number that verdict events have of it; 0 if its rules have no text for the log of verdicts.
+    pub cookie: u32,
+    /// The texts that the number stands for.
+    pub log: Vec<Arc<str>>,
 }
 
 /// The error of a query.
@@ -322,6 +326,10 @@ impl Decision {
         port: u16,
         found: Option<(RowKey, PolicyEntry)>,
     ) {
+        if let Some(entry) = &mut self.entry {
+            let texts = state.core.log_cookies().texts(entry.cookie);
+            entry.log = texts.map_or_else(Vec::new, |texts| texts.to_vec());
+        }
         let computed = state.core.computed(self.endpoint).map(|(_, computed)| computed);
         let Some(resolved) = computed.and_then(|computed| computed.resolved.as_ref()) else {
             let is_foreign = |(key, entry): (RowKey, PolicyEntry)| {
@@ -334,7 +342,10 @@ impl Decision {
             return;
         };
         let explained = resolved.explain(direction, peer, protocol, port);
-        let computed = explained.row.as_ref().map(|(key, row, _)| kernel_row((key, row)));
+        let computed = explained
+            .row
+            .as_ref()
+            .map(|(key, row, _)| kernel_row(key, row, state.core.log_cookies().of_row(resolved, row)));
         let kernel = found;
         self.differs = computed != kernel;
         self.reason = match self.differs {
@@ -374,6 +385,8 @@ impl MapEntry {
             precedence: entry.precedence,
             proxy_port: u16::from_be(entry.proxy_port),
             auth_type: entry.auth_type,
+            cookie: entry.cookie,
+            log: Vec::new(),
         }
     }
 }

@@ -15,6 +15,7 @@ use policy_engine::{
 };
 use proxy_ports::{Proxies, ReadyPorts};
 
+use crate::computation::log_cookies::{LogChanges, LogCookies};
 use crate::computation::redirects::{self, Wanted};
 use crate::computation::repository::Staged;
 use crate::model::decisions::Decisions;
@@ -169,6 +170,8 @@ pub(crate) struct Core {
     /// Whether outcomes have the rules behind the rows.
     keep_decisions: Arc<AtomicBool>,
     limit: Limit,
+    /// The cookies of the rules' texts for the log of verdicts.
+    log_cookies: LogCookies,
 }
 
 impl Core {
@@ -193,7 +196,26 @@ impl Core {
             change,
             keep_prefixes: false,
             keep_decisions: Arc::default(),
+            log_cookies: LogCookies::default(),
         }
+    }
+
+    /// Continues with the cookies of the previous run.
+    pub(crate) fn with_log_cookies(mut self, log_cookies: LogCookies) -> Core {
+        self.log_cookies = log_cookies;
+        self
+    }
+
+    /// Returns the cookies of texts for the log of verdicts.
+    pub(crate) fn log_cookies(&self) -> &LogCookies {
+        &self.log_cookies
+    }
+
+    /// Returns the changes of these cookies since the last call. Rows that may have changed are computed before, so that
+    /// readers know all cookies of the next write of the maps.
+    pub(crate) fn take_log_changes(&mut self) -> LogChanges {
+        self.compute_all();
+        self.log_cookies.take_changes()
     }
 
     /// Has full maps deny by entries (`enable-endpoint-lockdown-on-policy-overflow`) instead of by their absence.
@@ -298,13 +320,13 @@ impl Core {
         self.endpoints.values_mut().for_each(|endpoint| endpoint.rows = None);
     }
 
-    /// Returns an endpoint with its rows.
     /// Returns the rows of all endpoints whose policy has been computed.
     pub(crate) fn resolved(&self) -> Vec<(u16, Arc<Resolved>)> {
         let of = |id: &u16| Some((*id, self.computed(*id)?.1.resolved.clone()?));
         self.endpoints.keys().filter_map(of).collect()
     }
 
+    /// Returns an endpoint with its rows.
     pub(crate) fn computed(&self, endpoint: u16) -> Option<(&Subject, &Computed)> {
         let subject = &self.endpoints.get(&endpoint)?.subject;
         Some((subject, self.computed.get(self.audiences.get(&audience(subject))?)?))
@@ -410,6 +432,8 @@ impl Core {
         if let Some(proxies) = &self.proxies {
             proxies.upsert_redirects(wanted.values().cloned().collect());
         }
+        // Events name cookies from the first write on: the texts are on disk before, for the next run.
+        self.log_cookies.store();
         let results = install(&*self.datapath, &changes);
         let mut failed = HashSet::new();
         for ((change, at), result) in changes.into_iter().zip(changed).zip(results) {
@@ -435,7 +459,29 @@ impl Core {
                 failed.contains(&row.endpoint) || wanted.contains_key(&(row.endpoint, row.redirect.clone()))
             });
         }
+        self.release_log_cookies();
         writes
+    }
+
+    /// Releases the cookies that no map has. None is released while the content of a map is unknown.
+    fn release_log_cookies(&mut self) {
+        if self.log_cookies.is_empty() {
+            return;
+        }
+        let mut seen: HashSet<*const Rows> = HashSet::new();
+        let mut used: HashSet<u32> = HashSet::new();
+        let mut add = |rows: &Arc<Rows>| {
+            if seen.insert(Arc::as_ptr(rows)) {
+                used.extend(rows.iter().map(|(_, entry)| entry.cookie));
+            }
+        };
+        self.computed.values().for_each(|computed| add(&computed.rows));
+        for endpoint in self.endpoints.values().filter(|endpoint| endpoint.subject.has_policy_map()) {
+            let Some(rows) = &endpoint.rows else { return };
+            add(rows);
+        }
+        self.log_cookies.retain(&used);
+        self.log_cookies.store();
     }
 
     /// Computes the rows of audiences that are affected by changes since the last call.
@@ -461,7 +507,8 @@ impl Core {
                     }
                     if computed.resolved.is_some() {
                         refreshed.insert(id);
-                        computed.refresh(&self.engine, &change.peers, &audience.ports, &self.limit);
+                        let (engine, limit, log_cookies) = (&self.engine, &self.limit, &mut self.log_cookies);
+                        computed.refresh(engine, &change.peers, &audience.ports, limit, log_cookies);
                     } else {
                         unknown.push(audience);
                     }
@@ -487,7 +534,8 @@ impl Core {
             let key = self.engine.basis(audience.identity).map(|basis| (basis, audience.ports.clone()));
             let id = key.as_ref().and_then(|key| made.get(key)).copied().unwrap_or_else(|| {
                 let old = self.audiences.get(&audience).and_then(|id| self.computed.get(id));
-                let mut new = Computed::resolve(&self.engine, &audience, &self.limit, old);
+                let mut new =
+                    Computed::resolve(&self.engine, &audience, &self.limit, old, &mut self.log_cookies);
                 match shared.get(&new.rows) {
                     Some(same) => new.rows = same.clone(),
                     None => drop(shared.insert(new.rows.clone())),
@@ -520,7 +568,13 @@ impl Core {
 }
 
 impl Computed {
-    fn resolve(engine: &Engine, audience: &Audience, limit: &Limit, old: Option<&Computed>) -> Computed {
+    fn resolve(
+        engine: &Engine,
+        audience: &Audience,
+        limit: &Limit,
+        old: Option<&Computed>,
+        log_cookies: &mut LogCookies,
+    ) -> Computed {
         let filters = engine.filters(audience.identity);
         let filters = match old {
             Some(old) if *old.filters == filters => old.filters.clone(),
@@ -528,7 +582,11 @@ impl Computed {
         };
         match engine.resolve(audience.identity, &audience.ports, limit.rows) {
             Ok(resolved) => {
-                let rows: Arc<Rows> = Arc::new(resolved.rows.iter().map(kernel_row).collect());
+                let rows: Rows = {
+                    let mut cookie = log_cookies.of_rows(&resolved);
+                    resolved.rows.iter().map(|(key, row)| kernel_row(key, row, cookie(row))).collect()
+                };
+                let rows = Arc::new(rows);
                 let enforced = [resolved.ingress_enforced, resolved.egress_enforced];
                 let counts = counts(&rows);
                 let missing = resolved.missing_redirects();
@@ -594,7 +652,14 @@ impl Computed {
         }
     }
 
-    fn refresh(&mut self, engine: &Engine, peers: &[u32], ports: &NamedPorts, limit: &Limit) {
+    fn refresh(
+        &mut self,
+        engine: &Engine,
+        peers: &[u32],
+        ports: &NamedPorts,
+        limit: &Limit,
+        log_cookies: &mut LogCookies,
+    ) {
         if self.filters.redirects_depend_on_peers() {
             self.redirects = engine.redirects(&self.filters, ports);
         }
@@ -605,10 +670,11 @@ impl Computed {
             Ok(changes) => {
                 // Endpoints share these rows as the content of their maps: change a copy.
                 let mut rows = (*self.rows).clone();
+                let mut cookie = log_cookies.of_rows(resolved);
                 for (key, row) in changes {
                     match row {
                         Some(row) => {
-                            let (key, entry) = kernel_row((&key, &row));
+                            let (key, entry) = kernel_row(&key, &row, cookie(&row));
                             rows.insert(key, entry);
                         }
                         None => rows.remove(&row_key(&key)),
@@ -678,13 +744,13 @@ fn lockdown_rows() -> impl Iterator<Item = (RowKey, PolicyEntry)> {
     [false, true].into_iter().map(move |egress| (RowKey::new(egress, 0, 0, 0), deny))
 }
 
-/// Returns the map entry of a row of the engine.
-pub(crate) fn kernel_row((key, row): (&Key, &Row)) -> (RowKey, PolicyEntry) {
+/// Returns the map entry of a row of the engine, with the cookie of its texts for the log.
+pub(crate) fn kernel_row(key: &Key, row: &Row, cookie: u32) -> (RowKey, PolicyEntry) {
     let key = row_key(key);
     let deny = if row.deny { policy_flag::DENY } else { 0 };
     let flags = key.bits << policy_flag::PREFIX_SHIFT | deny;
     let proxy_port = row.proxy_port.to_be();
-    (key, PolicyEntry { proxy_port, flags, auth_type: row.auth, precedence: row.precedence, cookie: 0 })
+    (key, PolicyEntry { proxy_port, flags, auth_type: row.auth, precedence: row.precedence, cookie })
 }
 
 /// Returns the map key of a row of the engine.

@@ -5,5 +5,6 @@
 
 pub(crate) mod core;
 pub(crate) mod keep;
+pub(crate) mod log_cookies;
 pub(crate) mod redirects;
 pub(crate) mod repository;

@@ -4,6 +4,7 @@
 
 pub(crate) mod decisions;
 pub(crate) mod endpoint;
+pub(crate) mod logs;
 pub(crate) mod object;
 pub(crate) mod rows;
 pub(crate) mod selectors;

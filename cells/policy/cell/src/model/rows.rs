@@ -202,8 +202,10 @@ impl Rows {
             lengths.map(|bits| RowKey::new(egress, of, bits, l4)).find_map(|key| self.rows.get(&key).copied())
         };
         let flags = bits << policy_flag::PREFIX_SHIFT;
-        let above = PolicyEntry { flags, precedence: HIGHEST, ..PolicyEntry::default() };
-        match decide(row(peer), row(0)) {
+        let (of_peer, of_all) = (row(peer), row(0));
+        let cookie = winner(of_peer, of_all).map_or(0, |(row, _)| row.cookie);
+        let above = PolicyEntry { flags, precedence: HIGHEST, cookie, ..PolicyEntry::default() };
+        match decide(of_peer, of_all) {
             Verdict::Allow { proxy_port, auth_type } => PolicyEntry { proxy_port, auth_type, ..above },
             Verdict::Deny | Verdict::NoMatch => PolicyEntry { flags: flags | policy_flag::DENY, ..above },
         }
@@ -266,12 +268,7 @@ impl FromIterator<(PolicyKey, PolicyEntry)> for Rows {
 
 /// Returns the verdict of two rows: that of the peer's identity and that of all peers.
 pub(crate) fn decide(of_peer: Option<PolicyEntry>, of_all: Option<PolicyEntry>) -> Verdict {
-    let (winner, other) = match (of_peer, of_all) {
-        (None, None) => return Verdict::NoMatch,
-        (Some(row), None) | (None, Some(row)) => (row, None),
-        (Some(peer), Some(all)) if wins(&all, &peer) => (all, Some(peer)),
-        (Some(peer), Some(all)) => (peer, Some(all)),
-    };
+    let Some((winner, other)) = winner(of_peer, of_all) else { return Verdict::NoMatch };
     if winner.deny() {
         return Verdict::Deny;
     }
@@ -280,6 +277,18 @@ pub(crate) fn decide(of_peer: Option<PolicyEntry>, of_all: Option<PolicyEntry>) 
     let inherited = other.filter(|other| !explicit && other.precedence == winner.precedence);
     let auth_type = inherited.map_or(0, |other| kind(&other)).max(kind(&winner));
     Verdict::Allow { proxy_port: winner.proxy_port, auth_type }
+}
+
+/// Returns the row that decides, and the other one.
+fn winner(
+    of_peer: Option<PolicyEntry>,
+    of_all: Option<PolicyEntry>,
+) -> Option<(PolicyEntry, Option<PolicyEntry>)> {
+    match (of_peer, of_all) {
+        (Some(peer), Some(all)) if wins(&all, &peer) => Some((all, Some(peer))),
+        (Some(peer), all) => Some((peer, all)),
+        (None, all) => Some((all?, None)),
+    }
 }
 
 /// Whether the row of all peers decides, not that of the peer.

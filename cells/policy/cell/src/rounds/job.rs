@@ -14,6 +14,7 @@ use runtime_options::Progress as AppliedOptions;
 use crate::computation::core::MapWrites;
 use crate::computation::repository::{Staged, id};
 use crate::config::PolicyConfig;
+use crate::model::logs::PolicyLog;
 use crate::model::object::{ObjectId, PolicyStatus};
 use crate::rounds::inputs::{Cursor, Input, Inputs, Versions};
 use crate::rounds::metrics::Counters;
@@ -80,6 +81,9 @@ struct Completion {
 
 impl Job {
     pub(crate) async fn run(mut self, cx: JobCx) -> anyhow::Result<()> {
+        // The maps have the cookies of the previous run until the first write.
+        let restored = self.shared.with(|state| state.core.take_log_changes()).await;
+        PolicyLog::apply(&self.outputs.logs, restored);
         let complete = async {
             self.inputs.complete().await;
             // The first round includes these endpoints: prefixes must not change before all maps have their rows.
@@ -262,7 +266,7 @@ impl Job {
             match phase {
                 Phase::WriteMaps => {
                     self.inform_proxies().await;
-                    writes.merge(self.shared.with(|state| state.core.write_maps()).await);
+                    writes.merge(self.write_maps(false).await);
                 }
                 Phase::PublishPrefixes => {
                     if let Some(identities) = &identities {
@@ -284,15 +288,26 @@ impl Job {
                     };
                     self.shared.with(commit).await;
                     self.inform_proxies().await;
-                    let write = move |state: &mut State| match keep {
-                        true => state.core.write_maps_keep_prefixes(),
-                        false => state.core.write_maps(),
-                    };
-                    writes.merge(self.shared.with(write).await);
+                    writes.merge(self.write_maps(keep).await);
                 }
             }
         }
         Ok((writes, error))
+    }
+
+    /// Writes the maps. Texts for the log of verdicts are in their table before events name them, and until none does.
+    async fn write_maps(&self, keep_prefixes: bool) -> MapWrites {
+        let logs = self.outputs.logs.clone();
+        let write = move |state: &mut State| {
+            PolicyLog::apply(&logs, state.core.take_log_changes());
+            let writes = match keep_prefixes {
+                true => state.core.write_maps_keep_prefixes(),
+                false => state.core.write_maps(),
+            };
+            PolicyLog::apply(&logs, state.core.take_log_changes());
+            writes
+        };
+        self.shared.with(write).await
     }
 
     /// Waits until a proxy with policies of its own has those that the maps are about to get, for a limited time: maps

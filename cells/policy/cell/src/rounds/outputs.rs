@@ -6,6 +6,7 @@ use statedb::RwTable;
 use crate::computation::core::{Outcome, Prepared};
 use crate::model::decisions::Decisions;
 use crate::model::endpoint::{EndpointPolicy, RealizationState};
+use crate::model::logs::PolicyLog;
 use crate::model::object::{ObjectId, ObjectState, PolicyStatus};
 use crate::model::selectors::{PeerSelector, SubjectSelector, apply_changes};
 
@@ -15,6 +16,7 @@ pub(crate) struct Outputs {
     pub(crate) statuses: RwTable<PolicyStatus>,
     pub(crate) selectors: RwTable<PeerSelector>,
     pub(crate) subject_selectors: RwTable<SubjectSelector>,
+    pub(crate) logs: RwTable<PolicyLog>,
 }
 
 impl Outputs {

@@ -15,14 +15,14 @@ use k8s_tables::core::{ClusterNetworkPolicy, NetworkPolicy};
 use k8s_tables::{PolicyKind, PolicyObject, Row, decode};
 use labels::{LabelArray, Labels};
 use loadbalancer::{Backend, Service};
-use local_node::LocalNodeConfig;
+use local_node::{LocalNodeConfig, StateConfig};
 use maps::FamilyConfig;
 use metrics::Metrics;
 use runtime_options::RuntimeOption;
 use serde_json::{Value, json};
 use statedb::{Db, Initializer, RwTable, Table};
 
-use policy::{EndpointPolicy, NamedPorts, Policies, PolicyStatus, Rows, Subject};
+use policy::{EndpointPolicy, NamedPorts, Policies, PolicyLog, PolicyStatus, Rows, Subject};
 
 pub(crate) const TCP: u32 = 6 << 16;
 
@@ -108,7 +108,8 @@ impl World {
         };
         let surfaces = Arc::new(Mutex::new((Vec::new(), Vec::new())));
         let keep = surfaces.clone();
-        let neighbours = vec![
+        let state_config = settings.iter().any(|(key, _)| *key == "state-dir").then(config::<StateConfig>);
+        let mut neighbours = vec![
             supply(self.db.clone()),
             supply(self.metrics.clone()),
             supply(datapath),
@@ -128,12 +129,13 @@ impl World {
             hive_script::cell(),
             policy::cell(),
             invoke(|_: Arc<Policies>, _: Arc<IpcacheWriter>, _: Arc<Table<ipcache::Entry>>| ()),
-            invoke(|_: Arc<Table<EndpointPolicy>>, _: Arc<Table<PolicyStatus>>| ()),
+            invoke(|_: Arc<Table<EndpointPolicy>>, _: Arc<Table<PolicyStatus>>, _: Arc<Table<PolicyLog>>| ()),
             invoke(|_: Arc<hive::HealthTree>, _: Arc<hive_script::Engine>| ()),
             invoke(move |routes: Group<Route>, pages: Group<Page>| {
                 *keep.lock().unwrap() = (routes.to_vec(), pages.to_vec());
             }),
         ];
+        neighbours.extend(state_config);
         let mut hive = TestHive::new(neighbours);
         for (key, value) in settings {
             hive = hive.set(key, value);

@@ -3,6 +3,7 @@
 mod kernel;
 mod kit;
 mod life;
+mod logs;
 mod network_policies;
 mod prefixes;
 mod redirects;

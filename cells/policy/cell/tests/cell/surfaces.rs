@@ -85,7 +85,9 @@ async fn the_repository_and_its_selectors_are_formatted_as_in_cilium() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn why_returns_the_rule_the_row_and_the_drop() {
     let mut world = World::new();
-    world.write(&[("web", allow("web", "client", 80))], true);
+    let mut rule = allow("web", "client", 80);
+    rule["log"] = json!({"value": "to web"});
+    world.write(&[("web", rule)], true);
     let agent = world.start().await;
     let (web, client) = (world.pod(7, "web"), world.pod(8, "client"));
     for (subject, name, ip) in [(&web, "web-0", "10.0.0.7/32"), (&client, "client-0", "10.0.0.8/32")] {
@@ -113,7 +115,7 @@ async fn why_returns_the_rule_the_row_and_the_drop() {
         assert!(ingress["rules"][0]["selector"].as_str().unwrap().contains("any:app: client"));
         let entry = json!({
             "identity": client.identity, "protocol": "TCP", "first_port": 80, "last_port": 80, "deny": false,
-            "precedence": 0xffff_ff01_u32, "proxy_port": 0, "auth_type": 0,
+            "precedence": 0xffff_ff01_u32, "proxy_port": 0, "auth_type": 0, "cookie": 1, "log": ["to web"],
         });
         assert_eq!(ingress["entry"], entry);
         assert_eq!((&ingress["revision"], &ingress["differs"]), (&json!(2), &json!(false)));
@@ -335,6 +337,7 @@ async fn the_rows_of_an_endpoint_are_listed_with_their_rules_as_in_cilium() {
     let mut web = allow("web", "client", 80);
     web["ingressDeny"] =
         json!([{"toPorts": [{"ports": [{"port": "6000", "endPort": 6015, "protocol": "TCP"}]}]}]);
+    web["log"] = json!({"value": "to web"});
     world.write(&[("web", web)], true);
     let agent = world.start().await;
     let (web, client) = (world.pod(7, "web"), world.pod(8, "client"));
@@ -364,8 +367,8 @@ async fn the_rows_of_an_endpoint_are_listed_with_their_rules_as_in_cilium() {
     let expected = format!(
         "ID: 7\tNamespace: shop\tName: web-0\tEntries:3\n\
          Direction   Identity   Proto+Port      Priority   ListenerPrio   Verdict   ProxyPort   Cookie   Origins\n\
-         Ingress     0          TCP/6000-6015   0          0              deny      0           0        [{cnp}]\n\
-         Ingress     {peer}TCP/80          0          254            allow     0           0        [{cnp}]\n\
+         Ingress     0          TCP/6000-6015   0          0              deny      0           1        [{cnp}]\n\
+         Ingress     {peer}TCP/80          0          254            allow     0           1        [{cnp}]\n\
          Egress      0          *               0          254            allow     0           0        \
          [reserved:io.cilium.policy.derived-from=allow-any-egress]\n\n"
     );
