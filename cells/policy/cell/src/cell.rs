@@ -1,5 +1,6 @@
 //! The wiring.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -183,6 +184,7 @@ fn routes(
     shared: Arc<Shared>,
     selectors: Arc<Table<PeerSelector>>,
     subject_selectors: Arc<Table<SubjectSelector>>,
+    endpoints: Arc<Table<EndpointPolicy>>,
 ) -> Members<Route> {
     let policy = move |_| {
         let shared = shared.clone();
@@ -190,11 +192,14 @@ fn routes(
     };
     let peers = move |_| {
         let snapshot = selectors.snapshot();
-        std::future::ready(rest::selectors(selectors.all(&snapshot).map(|row| &row.0)))
+        std::future::ready(rest::selectors(selectors.all(&snapshot).map(|row| &row.0), |_| true))
     };
     let subjects = move |_| {
         let snapshot = subject_selectors.snapshot();
-        std::future::ready(rest::selectors(subject_selectors.all(&snapshot).map(|row| &row.0)))
+        // As in Cilium, whose selectors of subjects know no identities but those of its own endpoints.
+        let local: BTreeSet<u32> = endpoints.all(&snapshot).map(|row| row.subject.identity).collect();
+        let rows = subject_selectors.all(&snapshot).map(|row| &row.0);
+        std::future::ready(rest::selectors(rows, |identity| local.contains(&identity)))
     };
     Members(vec![
         Route::new(Operation::GetPolicy, policy),

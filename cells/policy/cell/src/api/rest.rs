@@ -23,9 +23,12 @@ pub(crate) fn policy(engine: &Engine) -> Response {
     Response::json(200, &models::Policy { policy, revision })
 }
 
-/// Returns the response of `GET /policy/selectors` and `GET /policy/subject-selectors`.
-pub(crate) fn selectors<'a>(rows: impl Iterator<Item = &'a SelectorRow>) -> Response {
-    Response::json(200, &rows.map(model).collect::<Vec<_>>())
+/// Returns the response of `GET /policy/selectors` and `GET /policy/subject-selectors`, with some of the identities.
+pub(crate) fn selectors<'a>(
+    rows: impl Iterator<Item = &'a SelectorRow>,
+    is_listed: impl Fn(u32) -> bool,
+) -> Response {
+    Response::json(200, &rows.map(|row| model(row, &is_listed)).collect::<Vec<_>>())
 }
 
 /// A rule, with fields in Cilium's order.

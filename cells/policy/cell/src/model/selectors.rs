@@ -16,15 +16,22 @@ pub struct PeerSelector(pub SelectorRow);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubjectSelector(pub SelectorRow);
 
-/// Returns the model of a row.
-pub(crate) fn model(row: &SelectorRow) -> models::SelectorIdentityMapping {
+/// Returns the model of a row, with those of its identities that are listed.
+pub(crate) fn model(row: &SelectorRow, is_listed: impl Fn(u32) -> bool) -> models::SelectorIdentityMapping {
     let label = |text: &String| {
         let Label { key, value, source } = Label::parse(text);
         models::Label { key, source, value }
     };
     let labels = |labels: &Arc<[String]>| labels.iter().map(label).collect();
     models::SelectorIdentityMapping {
-        identities: row.identities.iter().copied().map(i64::from).collect::<Vec<_>>().into(),
+        identities: row
+            .identities
+            .iter()
+            .copied()
+            .filter(|id| is_listed(*id))
+            .map(i64::from)
+            .collect::<Vec<_>>()
+            .into(),
         labels: row.labels.iter().map(labels).collect(),
         selector: row.selector.to_string(),
         users: i64::try_from(row.users).unwrap_or(i64::MAX),
@@ -43,7 +50,7 @@ macro_rules! table {
     ($row:ident, $name:literal) => {
         impl Serialize for $row {
             fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-                model(&self.0).serialize(to)
+                model(&self.0, |_| true).serialize(to)
             }
         }
 
