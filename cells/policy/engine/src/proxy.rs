@@ -199,6 +199,14 @@ impl ProxyRules {
         }
     }
 
+    /// Iterates over the secrets that the rules name; some repeatedly.
+    pub fn secrets(&self) -> impl Iterator<Item = &SecretRef> {
+        let contexts = [&self.terminating_tls, &self.originating_tls].into_iter().flatten();
+        let rules = if let L7Rules::Http(rules) = &self.l7 { Some(rules) } else { None };
+        let headers = rules.into_iter().flatten().flat_map(|rule| &rule.header_matches);
+        contexts.map(|context| &context.secret).chain(headers.filter_map(|header| header.secret.as_ref()))
+    }
+
     /// Returns the priority among redirects of the same traffic, 1 to 126; lower numbers take precedence.
     pub fn priority(&self) -> u8 {
         match (&self.listener, self.parser()) {

@@ -9,7 +9,7 @@ use futures::future::{OptionFuture, join_all};
 use hive::health::summarize;
 use hive::{Health, JobCx};
 use policy::EndpointPolicy;
-use policy_engine::{Action, Direction, Filter, Filters, Parser, Redirect};
+use policy_engine::{Action, Direction, Filter, Filters, Parser, Redirect, SecretRef};
 use proxy_ports::{Proxies, proxy_name};
 use tokio::time::{Instant, sleep, sleep_until};
 use xds::{Delivery, Value};
@@ -78,6 +78,10 @@ impl Job {
             // An Envoy that has run while the agent was away would lose listeners that are not known yet.
             self.resources.hold(Owner::Policy, Kind::Listeners, !is_complete && restored.is_empty());
             self.report(&cx.health, &policies);
+            // Secrets that are still being read are no faults.
+            if is_complete {
+                self.proxies.set_secret_faults(&policies.faults);
+            }
             if self.has_policies() {
                 // Policy that no longer waits has dropped its end.
                 waiting.drain(..).for_each(|answer: Waiting| _ = answer.send(()));
@@ -256,7 +260,10 @@ impl Job {
             health.degraded("Envoy refuses policies: the previous ones stay in force there", error);
         } else if !policies.faults.is_empty() {
             let message = "Secrets of rules cannot be used: their traffic is denied";
-            let faults = summarize(&policies.faults, MAX_REPORTED, "; ");
+            let text = |(secret, reason): &(SecretRef, String)| {
+                format!("secret {}/{} {reason}", secret.namespace, secret.name)
+            };
+            let faults = summarize(policies.faults.iter().map(text), MAX_REPORTED, "; ");
             if health.degraded_anew(message, &faults) {
                 tracing::warn!(error = %faults, "{message}");
             }

@@ -7,8 +7,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use policy_engine::{Parser, Redirect};
+use policy_engine::{Parser, Redirect, SecretRef};
 use statedb::{Initializer, RwTable, Table, Watch, Writer};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::config::ProxyConfig;
@@ -44,7 +45,11 @@ pub struct Proxies {
     has_rules: Arc<AtomicBool>,
     verdicts: Verdicts,
     receiver: Arc<OnceLock<Arc<dyn PolicyReceiver>>>,
+    secret_faults: Arc<watch::Sender<SecretFaults>>,
 }
+
+/// The secrets of rules that a proxy cannot use, with the reasons: the traffic of their rules is denied.
+pub type SecretFaults = Arc<BTreeSet<(SecretRef, String)>>;
 
 /// The proxies that redirects can lead to, at one moment: the engine's view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,6 +76,7 @@ impl Proxies {
             has_rules: Arc::new(AtomicBool::new(true)),
             verdicts: Verdicts::default(),
             receiver: Arc::default(),
+            secret_faults: Arc::new(watch::Sender::default()),
         }
     }
 
@@ -144,6 +150,23 @@ impl Proxies {
     #[must_use]
     pub fn policy_receiver(&self) -> Option<&Arc<dyn PolicyReceiver>> {
         self.receiver.get().filter(|receiver| receiver.is_in_use())
+    }
+
+    /// Sets the secrets of rules that cannot be used, with the reasons.
+    pub fn set_secret_faults(&self, faults: &BTreeSet<(SecretRef, String)>) {
+        self.secret_faults.send_if_modified(|known| {
+            let is_change = **known != *faults;
+            if is_change {
+                *known = Arc::new(faults.clone());
+            }
+            is_change
+        });
+    }
+
+    /// Returns the secrets of rules that cannot be used, and changes with them.
+    #[must_use]
+    pub fn secret_faults(&self) -> watch::Receiver<SecretFaults> {
+        self.secret_faults.subscribe()
     }
 
     /// Returns the counter of requests, which proxies share.

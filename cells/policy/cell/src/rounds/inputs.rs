@@ -10,9 +10,10 @@ use k8s_tables::cilium::CiliumCIDRGroup;
 use k8s_tables::core::{ClusterNetworkPolicy, NetworkPolicy};
 use k8s_tables::{PolicyKind, PolicyObject, Row, SmolStr, Tabled};
 use policy_engine::Settings;
-use proxy_ports::{Proxies, ReadyPorts};
+use proxy_ports::{Proxies, ReadyPorts, SecretFaults};
 use runtime_options::{POLICY_ENFORCEMENT, RuntimeOption};
 use statedb::{Change, Changes, Obj, Snapshot, Table, Watch};
+use tokio::sync::watch;
 
 use crate::config::enforcement;
 use crate::model::endpoint::EndpointPolicy;
@@ -81,6 +82,8 @@ pub(crate) struct Input {
     pub(crate) identities_revision: u64,
     /// The proxies that redirects lead to.
     pub(crate) ready: Arc<ReadyPorts>,
+    /// The secrets of rules that proxies cannot use.
+    pub(crate) secret_faults: SecretFaults,
     /// The revisions of the tables of services, if they are in use.
     services_revisions: Option<[u64; 2]>,
     /// The revision of the table of options that the settings are from.
@@ -94,6 +97,7 @@ pub(crate) struct Versions {
     options: u64,
     services: Option<[u64; 2]>,
     ready: Arc<ReadyPorts>,
+    secret_faults: SecretFaults,
 }
 
 /// Id, announcement and generation of an endpoint's row: rows with the same ones have the same subject.
@@ -110,10 +114,12 @@ pub(crate) struct InputWatch {
     options: Option<Watch>,
     services: Option<ServicesWatch>,
     proxies: Option<Watch>,
+    secret_faults: Option<watch::Receiver<SecretFaults>>,
 }
 
 impl InputWatch {
     pub(crate) async fn changed(&self) {
+        let mut secret_faults = self.secret_faults.clone();
         tokio::select! {
             () = self.endpoints.changed() => {}
             () = self.objects.changed() => {}
@@ -124,6 +130,8 @@ impl InputWatch {
             Some(()) = OptionFuture::from(self.services.as_ref().map(ServicesWatch::changed)) => {}
             Some(()) = OptionFuture::from(self.proxies.as_ref().map(Watch::changed)) => {}
             Some(()) = OptionFuture::from(self.options.as_ref().map(Watch::changed)) => {}
+            // The sender is that of the handle.
+            Some(_) = OptionFuture::from(secret_faults.as_mut().map(watch::Receiver::changed)) => {}
         }
     }
 }
@@ -139,7 +147,7 @@ impl Input {
         let version = |row: &Obj<EndpointPolicy>| (row.subject.endpoint, row.announced, row.generation);
         let endpoints = self.endpoints.iter().map(version).collect();
         let (options, services, ready) = (self.options_revision, self.services_revisions, self.ready.clone());
-        Versions { endpoints, options, services, ready }
+        Versions { endpoints, options, services, ready, secret_faults: self.secret_faults.clone() }
     }
 
     /// Returns the sources of the objects.
@@ -207,8 +215,12 @@ impl Inputs {
         let ready = self.proxies.as_ref().map(|proxies| proxies.ready());
         let (ready, proxies_watch) =
             ready.map_or_else(Default::default, |(ready, watch)| (ready, Some(watch)));
+        let secret_faults_watch = self.proxies.as_ref().map(|proxies| proxies.secret_faults());
+        let secret_faults =
+            secret_faults_watch.as_ref().map_or_else(SecretFaults::default, |watch| watch.borrow().clone());
         let watch = InputWatch {
             proxies: proxies_watch,
+            secret_faults: secret_faults_watch,
             services: services.map(|services| services.watch(&snapshot)),
             endpoints: endpoints_watch,
             objects: objects_watch,
@@ -227,6 +239,7 @@ impl Inputs {
             settings,
             identities_revision: self.identities.revision(&snapshot),
             ready,
+            secret_faults,
             services_revisions,
             options_revision,
         };

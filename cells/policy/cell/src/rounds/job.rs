@@ -64,7 +64,7 @@ struct Rounds {
 struct Staging {
     staged: Staged,
     new_prefixes: Vec<IpNetwork>,
-    /// Objects whose status may differ, as other proxies listen than before.
+    /// Objects whose status may differ, as other proxies listen than before, or other secrets can be used.
     affected: Vec<ObjectId>,
     /// Whether policies have peers by service.
     uses_services: bool,
@@ -225,8 +225,11 @@ impl Job {
             state.apply_identity_changes(&input.identities);
             state.core.set_endpoints(input.endpoints.iter().map(|row| &**row));
             let affected = match state.core.set_proxies(input.ready) {
-                true => state.repository.objects().cloned().collect(),
-                false => Vec::new(),
+                true => {
+                    state.set_secret_faults(input.secret_faults.clone());
+                    state.repository.objects().cloned().collect()
+                }
+                false => state.set_secret_faults(input.secret_faults.clone()),
             };
             let new_prefixes = state.repository.missing(&staged);
             Staging { staged, new_prefixes, affected, uses_services: state.repository.uses_services() }

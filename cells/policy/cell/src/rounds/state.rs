@@ -1,5 +1,6 @@
 //! The state that rounds change and the API reads.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,7 +9,8 @@ use identity::Identity;
 use k8s_tables::Row;
 use k8s_tables::cilium::CiliumCIDRGroup;
 use parking_lot::{Mutex, MutexGuard};
-use policy_engine::{Parser, Problem, Settings};
+use policy_engine::{Entry, Parser, Problem, SecretRef, Settings};
+use proxy_ports::SecretFaults;
 use statedb::Change;
 
 use crate::computation::core::Core;
@@ -25,6 +27,8 @@ pub(crate) struct State {
     pub(crate) repository: Repository,
     /// The revisions of the tables of services that were read last.
     services_seen: Option<[u64; 2]>,
+    /// The secrets of rules that proxies cannot use.
+    secret_faults: SecretFaults,
 }
 
 /// [`State`], shared by the job and readers. The lock is held while maps are written, so it is taken on threads for
@@ -34,7 +38,9 @@ pub(crate) struct Shared(Arc<Mutex<State>>);
 
 impl Shared {
     pub(crate) fn new(core: Core, keep: Keep) -> Shared {
-        Shared(Arc::new(Mutex::new(State { core, repository: Repository::new(keep), services_seen: None })))
+        let repository = Repository::new(keep);
+        let secret_faults = SecretFaults::default();
+        Shared(Arc::new(Mutex::new(State { core, repository, services_seen: None, secret_faults })))
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -137,7 +143,21 @@ impl State {
         revision.store(self.core.engine().revision(), Ordering::Release);
     }
 
-    /// Returns the status of an object, with the entries that depend on proxies without a port.
+    /// Sets the secrets that proxies cannot use. Returns the objects whose status may differ: those that name secrets.
+    pub(crate) fn set_secret_faults(&mut self, secret_faults: SecretFaults) -> Vec<ObjectId> {
+        if self.secret_faults == secret_faults {
+            return Vec::new();
+        }
+        self.secret_faults = secret_faults;
+        let names_secrets = |object: &&ObjectId| {
+            let policy = self.repository.in_force(object);
+            policy.is_some_and(|policy| policy.entries.iter().any(|entry| secrets(entry).next().is_some()))
+        };
+        self.repository.objects().filter(names_secrets).cloned().collect()
+    }
+
+    /// Returns the status of an object, with the entries that depend on proxies without a port, and on secrets that
+    /// proxies cannot use.
     pub(crate) fn status(&self, object: &ObjectId, revision: u64) -> Option<PolicyStatus> {
         let mut status = self.repository.status(object, revision)?;
         let entries = self.repository.in_force(object).into_iter().flat_map(|policy| &policy.entries);
@@ -147,6 +167,13 @@ impl State {
             if !kinds.is_empty() {
                 let reason =
                     format!("denied as far as it needs a proxy: there is none for {}", kinds.join(", "));
+                status.problems.push(Problem { path: entry.path.to_string(), reason, remedy: "" });
+            }
+            let named: BTreeSet<&SecretRef> = secrets(entry).collect();
+            for (SecretRef { namespace, name }, fault) in
+                self.secret_faults.iter().filter(|(secret, _)| named.contains(secret))
+            {
+                let reason = format!("denied as far as it needs secret {namespace}/{name}: {fault}");
                 status.problems.push(Problem { path: entry.path.to_string(), reason, remedy: "" });
             }
         }
@@ -160,4 +187,9 @@ impl State {
         let all = all.chain(self.repository.refused_groups().cloned());
         Some(summarize(all, MAX_SHOWN, "; ")).filter(|text| !text.is_empty())
     }
+}
+
+/// Iterates over the secrets that an entry names; some repeatedly.
+fn secrets(entry: &Entry) -> impl Iterator<Item = &SecretRef> {
+    entry.redirects.iter().flat_map(|redirect| redirect.rules.secrets())
 }

@@ -187,3 +187,54 @@ async fn traffic_of_http_rules_is_for_envoy_or_denied() {
     agent.hive.until("it is denied again", || port(server_identity).is_none()).await;
     agent.end().await;
 }
+
+/// A secret that Envoy cannot use is named in the row of each policy that needs it, and no longer once it is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn secrets_that_are_missing_are_problems_of_their_policies_until_they_come() {
+    let mut world = World::new();
+    let with_secret = |name: &str| {
+        let mut policy = http("web");
+        let secret = json!({"namespace": "shop", "name": name});
+        policy["egress"][0]["toPorts"][0]["rules"]["http"][0]["headerMatches"] =
+            json!([{"name": "a", "secret": secret}]);
+        policy
+    };
+    world
+        .write(&[("one", with_secret("token")), ("two", with_secret("other")), ("plain", http("web"))], true);
+    let agent = world.start().await;
+    let _envoy = envoy(&agent);
+    let client = world.pod(7, "client");
+    agent.policies.enforce(client);
+    agent.policies.realized(7).await.unwrap();
+    let problems = || -> Vec<(String, Vec<String>)> {
+        let rows = agent.statuses();
+        let texts = |row: &policy::PolicyStatus| row.problems.iter().map(ToString::to_string).collect();
+        rows.iter().map(|row| (row.object.name.to_string(), texts(row))).collect()
+    };
+    let expected = |one: &[&str], two: &[&str]| -> Vec<(String, Vec<String>)> {
+        let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
+        vec![("one".into(), texts(one)), ("plain".into(), Vec::new()), ("two".into(), texts(two))]
+    };
+    agent.hive.until("a listener for all", || problems() == expected(&[], &[])).await;
+
+    let proxies = agent.hive.get::<Proxies>();
+    let fault = |name: &str, reason: &str| {
+        let secret = policy_engine::SecretRef { namespace: "shop".into(), name: name.into() };
+        (secret, reason.to_owned())
+    };
+    let missing = "does not exist: create it";
+    let problem = |name: &str, reason: &str| {
+        format!("spec.egress[0]: denied as far as it needs secret shop/{name}: {reason}")
+    };
+    proxies.set_secret_faults(&[fault("token", missing), fault("other", "has no item a")].into());
+    let both = expected(&[&problem("token", missing)], &[&problem("other", "has no item a")]);
+    agent.hive.until("both are missing", || problems() == both).await;
+    let before = world.fake.calls().len();
+    proxies.set_secret_faults(&[fault("other", "has no item a")].into());
+    let other = expected(&[], &[&problem("other", "has no item a")]);
+    agent.hive.until("one has come", || problems() == other).await;
+    proxies.set_secret_faults(&[].into());
+    agent.hive.until("both have come", || problems() == expected(&[], &[])).await;
+    assert_eq!(world.fake.calls().len(), before, "no map is written for it");
+    agent.end().await;
+}

@@ -38,7 +38,7 @@ pub(crate) struct Policies {
     /// Whether some wait for secrets that have not been read yet; their traffic is denied.
     pub(crate) waits_for_secrets: bool,
     /// The secrets that cannot be used, with the reasons; traffic of their rules is denied.
-    pub(crate) faults: BTreeSet<String>,
+    pub(crate) faults: BTreeSet<(SecretRef, String)>,
     watches: Vec<Watch>,
     secrets: [watch::Receiver<()>; 2],
 }
@@ -125,7 +125,7 @@ struct View<'a> {
 #[derive(Default)]
 struct Seen {
     references: BTreeSet<SecretRef>,
-    faults: BTreeSet<String>,
+    faults: BTreeSet<(SecretRef, String)>,
     is_waiting: bool,
 }
 
@@ -166,8 +166,7 @@ impl Peers for View<'_> {
     }
 
     fn refuse(&self, reference: &SecretRef, reason: String) {
-        let SecretRef { namespace, name } = reference;
-        self.seen.borrow_mut().faults.insert(format!("secret {namespace}/{name} {reason}"));
+        self.seen.borrow_mut().faults.insert((reference.clone(), reason));
     }
 
     fn listener_port(&self, redirect: &Redirect) -> Option<u16> {

@@ -13,6 +13,7 @@ use envoy_api::tls::Secret;
 use futures::stream::{self, BoxStream, StreamExt as _};
 use hive::health::Level;
 use k8s_types::{Kind, Resource as _, Selection, Source, SourceError, WatchEvent};
+use proxy_ports::Proxies;
 use serde_json::{Value, json};
 use statedb::RwTable;
 use tokio::sync::watch;
@@ -140,6 +141,18 @@ async fn certificates_follow_their_secret_and_traffic_without_one_is_denied() {
     reports(&world, "secret secrets/tls has item tls.crt without its private key").await;
     source.remove("secrets", "tls");
     reports(&world, "secret secrets/tls does not exist: create it").await;
+    // Rows of policies have the same text.
+    let faults = world.hive.get::<Proxies>().secret_faults();
+    let fault = |name: &str| {
+        let faults = faults.borrow().clone();
+        faults.iter().find(|(secret, _)| secret.name == name).map(|(_, reason)| reason.clone())
+    };
+    world.hive.until("the fault", || fault("tls").as_deref() == Some("does not exist: create it")).await;
+    source.set("secrets", "tls", &[("tls.crt", CERTIFICATES), ("tls.key", KEY)]);
+    world.hive.until("no fault", || fault("tls").is_none()).await;
+    assert!(context(&policies.next().await).is_some(), "the rule is back");
+    policies.ack();
+    source.remove("secrets", "tls");
     world.set(7, terminating("shop", "tls"));
     reports(&world, "secret shop/tls secrets are read from the namespace \"secrets\" only").await;
     world.end().await;
