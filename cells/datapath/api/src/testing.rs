@@ -127,6 +127,11 @@ impl FakeDatapath {
         self.state().calls.clone()
     }
 
+    /// Forgets the calls so far, so that a long run measures only what it tests.
+    pub fn clear_calls(&self) {
+        self.state().calls = Vec::new();
+    }
+
     /// Returns the endpoint with that id, as last attached.
     pub fn endpoint(&self, id: u16) -> Option<EndpointDatapath> {
         self.state().endpoints.get(&id).cloned()

@@ -1,10 +1,12 @@
 //! Identities without files and without a hive, for tests of cells that use them.
 
+use std::time::Instant;
+
 use identity_core::{ClusterIdentity, ClusterObject, Range};
 use labels::{LabelArray, Labels};
 use statedb::{Db, Table};
 
-use crate::allocator::Identities;
+use crate::allocator::{Identities, QUARANTINE};
 use crate::cluster::Change;
 use crate::error::Error;
 use crate::identity::Identity;
@@ -47,6 +49,11 @@ pub fn try_of(
     let prefixes = Prefixes::new(table.clone(), [true, true], path(crate::cell::CHECKPOINT));
     identities.restore().and_then(|_| prefixes.restore())?;
     Ok((identities, prefixes, table.reader()))
+}
+
+/// Removes the identities that are in quarantine, as after its time. Returns their number.
+pub fn end_quarantine(identities: &Identities) -> usize {
+    identities.sweep(Instant::now() + QUARANTINE)
 }
 
 /// Returns identities of nodes on a new table in a database.

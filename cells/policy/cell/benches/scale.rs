@@ -19,6 +19,9 @@ use serde_json::{Value, json};
 #[expect(dead_code, reason = "of the tests")]
 mod kit;
 
+#[path = "../tests/cell/churn.rs"]
+mod identities;
+
 use kit::{Agent, World};
 
 #[global_allocator]
@@ -148,6 +151,24 @@ async fn measure() {
     row("a rule of 10,000 prefixes, processor time", processor_time() - computed, "s", 0.15, "-");
     tokio::time::sleep(Duration::from_millis(100)).await;
     print("a rule of 10,000 prefixes: memory", (allocated() - before) as f64 / 1e6, "MB", 5.0, "-");
+    agent.end().await;
+    churn().await;
+}
+
+/// Identities that come and go at 100 a second, ten minutes of which are compressed.
+async fn churn() {
+    const SECONDS: usize = 600;
+    let mut world = World::new();
+    let agent = identities::start(&mut world).await;
+    identities::run(&world, &agent, 10).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let (before, computed) = (allocated(), processor_time());
+    identities::run(&world, &agent, SECONDS).await;
+    let share = 100.0 * (processor_time() - computed).as_secs_f64() / SECONDS as f64;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let growth = 100.0 * (allocated() as f64 / before as f64 - 1.0);
+    print("100 identities a second for 10 minutes: share of a core", share, "%", 5.0, "-");
+    print("100 identities a second for 10 minutes: memory grown", growth, "%", 5.0, "-");
     agent.end().await;
 }
 
