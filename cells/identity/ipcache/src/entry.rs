@@ -76,8 +76,8 @@ pub struct Claim {
 pub struct Entry {
     /// The prefix, host bits cleared.
     pub prefix: IpNetwork,
-    /// Ordered by priority, then the latest first; never empty.
-    pub(crate) claims: Vec<Claim>,
+    /// Ordered by priority, then the latest first; never empty. Shared with the reconciler's copy of the entry.
+    pub(crate) claims: Arc<[Claim]>,
     /// Whether the kernel has it.
     pub status: Status,
 }
@@ -89,7 +89,7 @@ impl Entry {
     }
 
     pub(crate) fn new(prefix: IpNetwork, claim: Claim) -> Entry {
-        Entry { prefix: network(prefix), claims: vec![claim], status: Status::pending() }
+        Entry { prefix: network(prefix), claims: [claim].into(), status: Status::pending() }
     }
 
     /// Returns the claim with the highest priority.
@@ -135,7 +135,7 @@ impl Entry {
     fn of(&self, claims: Vec<Claim>) -> Entry {
         let same = mapping(&claims) == mapping(&self.claims);
         let status = if same { self.status.clone() } else { Status::pending() };
-        Entry { prefix: self.prefix, claims, status }
+        Entry { prefix: self.prefix, claims: claims.into(), status }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Structs that are decoded and encoded as by Go's `encoding/json`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smol_str::SmolStr;
@@ -150,6 +151,55 @@ pub(crate) fn null<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default + Ni
     value.trim();
     Ok(value)
 }
+
+/// A large part that few objects have: a pointer, none for the default.
+#[derive(Clone, PartialEq)]
+pub struct Rare<T>(Option<Box<T>>);
+
+impl<T> Rare<T> {
+    /// Returns the part; `None` if it is the default.
+    pub fn get(&self) -> Option<&T> {
+        self.0.as_deref()
+    }
+}
+
+impl<T> Default for Rare<T> {
+    fn default() -> Rare<T> {
+        Rare(None)
+    }
+}
+
+impl<T: Default + PartialEq> From<T> for Rare<T> {
+    fn from(part: T) -> Rare<T> {
+        Rare((part != T::default()).then(|| Box::new(part)))
+    }
+}
+
+impl<T: fmt::Debug + Default> fmt::Debug for Rare<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(part) => part.fmt(f),
+            None => T::default().fmt(f),
+        }
+    }
+}
+
+impl<T: Serialize + Default> Serialize for Rare<T> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match &self.0 {
+            Some(part) => part.serialize(to),
+            None => T::default().serialize(to),
+        }
+    }
+}
+
+impl<'de, T: Deserialize<'de> + Default + PartialEq> Deserialize<'de> for Rare<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Rare<T>, D::Error> {
+        T::deserialize(from).map(Rare::from)
+    }
+}
+
+impl<T> Nil for Rare<T> {}
 
 /// A number or a name, as ports are written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use local_node::{AddressType, JsonAddress, JsonCidr, JsonNode};
 use parking_lot::Mutex;
+use serde::Serializer as _;
 use state_file::StateFile;
 use statedb::Table;
 
@@ -57,8 +58,11 @@ impl Checkpoint {
             return Ok(());
         }
         let remote = self.table.all(&snapshot).filter(|node| !node.is_local());
-        let stored: Vec<JsonNode> = remote.map(|node| to_json(node)).collect();
-        let mut text = serde_json::to_vec(&stored).unwrap_or_default();
+        let mut text = Vec::new();
+        // Node by node: the list of all would take several times the memory of the table.
+        if serde_json::Serializer::new(&mut text).collect_seq(remote.map(|node| to_json(node))).is_err() {
+            text.clear();
+        }
         text.push(b'\n');
         self.file.write_changed(&text)
     }

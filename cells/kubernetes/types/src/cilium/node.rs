@@ -9,7 +9,7 @@ use super::{
     EniStatus,
 };
 use crate::resource::resource;
-use crate::slim::slim;
+use crate::slim::{Rare, slim};
 use crate::{ObjectMeta, StringMap};
 
 slim! {
@@ -39,11 +39,11 @@ slim! {
         /// Its encryption key.
         always pub encryption: EncryptionSpec,
         /// The request to AWS.
-        always pub eni: EniSpec,
+        always pub eni: Rare<EniSpec>,
         /// The request to Azure.
-        always pub azure: AzureSpec,
+        always pub azure: Rare<AzureSpec>,
         /// The request to Alibaba Cloud.
-        always pub alibaba_cloud: AlibabaCloudSpec,
+        always pub alibaba_cloud: Rare<AlibabaCloudSpec>,
         /// The addresses of its pods.
         always pub ipam: IpamSpec,
     }
@@ -129,13 +129,13 @@ slim! {
     /// The observed state of a node.
     kebab pub struct NodeStatus {
         /// The resources of AWS.
-        always pub eni: EniStatus,
+        always pub eni: Rare<EniStatus>,
         /// The resources of Azure.
-        always pub azure: AzureStatus,
+        always pub azure: Rare<AzureStatus>,
         /// The allocation of its pods' addresses.
         always pub ipam: IpamStatus,
         /// The resources of Alibaba Cloud.
-        always pub alibaba_cloud: AlibabaCloudStatus,
+        always pub alibaba_cloud: Rare<AlibabaCloudStatus>,
     }
 
     /// The allocation of addresses of a node's pods.
@@ -172,3 +172,22 @@ slim! {
 }
 
 resource!(CiliumNode);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each agent has those of all nodes of the cluster.
+    #[test]
+    fn parts_of_cloud_providers_take_memory_only_in_their_clusters() {
+        assert!(size_of::<CiliumNode>() <= 800, "{} bytes", size_of::<CiliumNode>());
+        let text = r#"{"metadata":{"name":"n1"},"spec":{"eni":{"instance-type":"m5.large"},"azure":{},"alibaba-cloud":null}}"#;
+        let node: CiliumNode = serde_json::from_str(text).unwrap();
+        assert_eq!(node.spec.eni.get().map(|eni| &*eni.instance_type), Some("m5.large"));
+        assert!(node.spec.azure.get().is_none() && node.spec.alibaba_cloud.get().is_none());
+        let written = serde_json::to_value(&node).unwrap();
+        assert_eq!(written["spec"]["eni"]["instance-type"], "m5.large");
+        assert_eq!(written["spec"]["azure"], serde_json::json!({}));
+        assert_eq!(serde_json::from_value::<CiliumNode>(written).unwrap(), node);
+    }
+}
