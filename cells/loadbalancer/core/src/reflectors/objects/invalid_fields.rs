@@ -30,6 +30,11 @@ pub(super) struct InvalidFields {
 }
 
 impl InvalidFields {
+    /// Whether no object has invalid fields.
+    pub(super) fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+    }
+
     /// Records the invalid fields of an object and logs new ones; true if there are new ones.
     pub(super) fn note(&mut self, kind: &'static str, key: &SmolStr, problems: &[Problem]) -> bool {
         if problems.is_empty() {

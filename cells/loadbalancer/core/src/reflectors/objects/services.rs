@@ -175,16 +175,20 @@ impl Reflector {
             // Backends first: frontends are written with the existing ones.
             let mut affected = Affected::default();
             for change in slices.iter() {
-                let key: SmolStr = change.object.key().into();
                 let slice = (!change.deleted).then_some(&*change.object);
-                let service = slice.and_then(|slice| self.service_of(slice));
+                let service = slice.and_then(|slice| service_of(slice, &self.proxy_name));
                 if let Some(slice) = slice.filter(|_| service.is_some()) {
                     let ending = |endpoint: &&Endpoint| endpoint.conditions.terminating == Some(true);
                     self.writer.events.count_terminating(slice.endpoints.iter().filter(ending).count());
                 }
                 let problems = slice.filter(|_| service.is_some()).map(|slice| of_slice(slice));
-                self.invalid_fields.note("EndpointSlice", &key, &problems.unwrap_or_default());
-                self.of_services.take(key, &change.object, service, &mut affected);
+                if !self.invalid_fields.is_empty() || problems.as_ref().is_some_and(|all| !all.is_empty()) {
+                    let key: SmolStr = change.object.key().into();
+                    self.invalid_fields.note("EndpointSlice", &key, &problems.unwrap_or_default());
+                }
+                let proxy_name = &self.proxy_name;
+                let before = |slice: &EndpointSlice| service_of(slice, proxy_name);
+                self.of_services.take(&change.object, service, before, &mut affected);
             }
             self.of_services.write(affected, &mut txn);
             again.extend(self.refused.keys().cloned());
@@ -217,7 +221,7 @@ impl Reflector {
         labels: &Labels,
     ) {
         self.refused.remove(&key);
-        let object = object.filter(|object| self.is_ours(&object.metadata));
+        let object = object.filter(|object| is_for(&object.metadata, &self.proxy_name));
         let problems = object.map(of_service).unwrap_or_default();
         let object = object.filter(|object| is_exposed(object, labels));
         self.invalid_fields.note("Service", &key, &problems);
@@ -246,22 +250,23 @@ impl Reflector {
         };
         self.services.all(snapshot).filter(certain).map(|service| service.key().into()).collect()
     }
+}
 
-    /// Whether an object is for this proxy.
-    fn is_ours(&self, metadata: &ObjectMeta) -> bool {
-        metadata.labels.get(PROXY_NAME).map_or("", SmolStr::as_str) == self.proxy_name
-    }
+/// Whether an object is for the proxy of this name.
+fn is_for(metadata: &ObjectMeta, proxy_name: &str) -> bool {
+    metadata.labels.get(PROXY_NAME).map_or("", SmolStr::as_str) == proxy_name
+}
 
-    fn service_of(&self, slice: &EndpointSlice) -> Option<ServiceName> {
-        let labels = &slice.metadata.labels;
-        if !self.is_ours(&slice.metadata)
-            || labels.get(MANAGED_BY).is_some_and(|manager| manager == MESH_CONTROLLER)
-            || !matches!(slice.address_type.as_str(), "IPv4" | "IPv6")
-        {
-            return None;
-        }
-        Some(ServiceName::new(&slice.metadata.namespace, labels.get(k8s_tables::SERVICE_NAME)?))
+/// Returns the service of a slice, if it belongs to one of this proxy's.
+fn service_of(slice: &EndpointSlice, proxy_name: &str) -> Option<ServiceName> {
+    let labels = &slice.metadata.labels;
+    if !is_for(&slice.metadata, proxy_name)
+        || labels.get(MANAGED_BY).is_some_and(|manager| manager == MESH_CONTROLLER)
+        || !matches!(slice.address_type.as_str(), "IPv4" | "IPv6")
+    {
+        return None;
     }
+    Some(ServiceName::new(&slice.metadata.namespace, labels.get(k8s_tables::SERVICE_NAME)?))
 }
 
 #[cfg(test)]

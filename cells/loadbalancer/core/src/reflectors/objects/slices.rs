@@ -1,14 +1,16 @@
 //! The slices of each service, and the effect of a change of one of them.
 
+use std::hash::{Hash, Hasher};
+
+use k8s_tables::Row;
 use k8s_tables::core::EndpointSlice;
-use k8s_tables::{Row, SmolStr};
 use smallvec::SmallVec;
 use statedb::Obj;
 
 use crate::model::address::LbAddress;
 use crate::model::backend::Backend;
 use crate::model::families::Families;
-use crate::model::fast_map::FastMap;
+use crate::model::fast_map::{FastMap, FastSet};
 use crate::model::name::ServiceName;
 use crate::model::shared::Names;
 use crate::model::source::Source;
@@ -21,8 +23,32 @@ type Slice = Obj<Row<EndpointSlice>>;
 pub(super) struct Slices {
     families: Families,
     names: Names,
-    service_of: FastMap<SmolStr, ServiceName>,
+    /// The slices that belong to services.
+    known: FastSet<ByName>,
     of_service: FastMap<ServiceName, Group>,
+}
+
+/// A slice, in sets by its name.
+struct ByName(Slice);
+
+impl ByName {
+    fn name(&self) -> (&str, &str) {
+        (&self.0.metadata.namespace, &self.0.metadata.name)
+    }
+}
+
+impl PartialEq for ByName {
+    fn eq(&self, other: &ByName) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for ByName {}
+
+impl Hash for ByName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name().hash(state);
+    }
 }
 
 /// The slices of a service.
@@ -67,7 +93,7 @@ impl Slices {
         Slices {
             families,
             names: Names::default(),
-            service_of: FastMap::default(),
+            known: FastSet::default(),
             of_service: FastMap::default(),
         }
     }
@@ -77,37 +103,40 @@ impl Slices {
         self.of_service.get_key_value(&name).map(|(known, _)| known.clone()).unwrap_or(name)
     }
 
-    /// Stores a slice by its service, if it has one; adds the services whose backends have changed.
+    /// Stores a slice by its service, if it has one; adds the services whose backends have changed. `service_of`
+    /// returns the service of the slice's previous version.
     pub(super) fn take(
         &mut self,
-        key: SmolStr,
         slice: &Slice,
         service: Option<ServiceName>,
+        service_of: impl FnOnce(&EndpointSlice) -> Option<ServiceName>,
         affected: &mut Affected,
     ) {
-        let name = |slice: &Slice| slice.metadata.name.clone();
-        let before = self.service_of.get(&key).cloned();
-        if let Some(before) = before.as_ref().filter(|before| service.as_ref() != Some(*before)) {
-            self.service_of.remove(&key);
-            if let Some(group) = self.of_service.get_mut(before) {
-                group.slices.retain(|other| name(other) != name(slice));
+        let before = match service {
+            Some(_) => self.known.replace(ByName(slice.clone())),
+            None => self.known.take(&ByName(slice.clone())),
+        };
+        let before = before.and_then(|before| service_of(&before.0));
+        if let Some(before) = before.filter(|before| service.as_ref() != Some(before)) {
+            if let Some(group) = self.of_service.get_mut(&before) {
+                group.slices.retain(|other| other.metadata.name != slice.metadata.name);
                 if group.slices.is_empty() {
-                    self.of_service.remove(before);
+                    self.of_service.remove(&before);
                 }
             }
-            affected.add(before.clone(), Scope::All);
+            affected.add(before, Scope::All);
         }
         let Some(service) = service else { return };
         let service = self.same_name(service);
         let group = self.of_service.entry(service.clone()).or_default();
-        match group.slices.binary_search_by_key(&name(slice), name) {
+        let name = &slice.metadata.name;
+        match group.slices.binary_search_by(|other| other.metadata.name.cmp(name)) {
             Ok(at) => {
                 let before = std::mem::replace(&mut group.slices[at], slice.clone());
                 affected.add(service, Scope::Part(before, slice.clone()));
             }
             Err(at) => {
                 group.slices.insert(at, slice.clone());
-                self.service_of.insert(key, service.clone());
                 affected.add(service, Scope::All);
             }
         }
@@ -181,6 +210,6 @@ impl Slices {
 #[cfg(test)]
 impl Slices {
     pub(super) fn is_empty(&self) -> bool {
-        self.service_of.is_empty() && self.of_service.is_empty()
+        self.known.is_empty() && self.of_service.is_empty()
     }
 }
