@@ -27,6 +27,8 @@ struct Agent {
     writer: ServicesWriter,
     addresses: RwTable<NodeAddress>,
     maps: Arc<FakeMaps>,
+    /// Whether addresses of services without a class have entries for all their ports.
+    owns_classless: bool,
 }
 
 impl Agent {
@@ -40,7 +42,7 @@ impl Agent {
             device_name: "eth0".to_owned(),
         };
         addresses.transact(|txn| txn.insert(row("192.0.2.90")));
-        Agent { writer, addresses, maps: Arc::default() }
+        Agent { writer, addresses, maps: Arc::default(), owns_classless: false }
     }
 
     /// Applies services as an agent that has just started, and returns the entries of load balancers and node ports.
@@ -49,7 +51,12 @@ impl Agent {
         assert_eq!(self.writer.replace(Source::Api, services), []);
         let frontends = self.writer.frontends();
         let context = ReconcileContext {
-            settings: Settings { translation: true, maglev: false, owns_classless: false, ..settings() },
+            settings: Settings {
+                translation: true,
+                maglev: false,
+                owns_classless: self.owns_classless,
+                ..settings()
+            },
             addresses: Some(Arc::new((*self.addresses).clone())),
             frontends: frontends.clone(),
         };
@@ -117,6 +124,22 @@ fn an_ipv4_frontend_has_ipv6_backends_at_its_twin() {
     );
     agent.rows(service(&[other]));
     assert_eq!(agent.rows(State::default()), [] as [String; 0]);
+}
+
+/// The twin's address is that of the frontend in another form: it must not take away the entry for all ports.
+#[test]
+fn a_twin_leaves_the_entry_for_all_ports_of_its_frontend() {
+    let agent = Agent { owns_classless: true, ..Agent::new() };
+    let spec = "clusterIPs: [10.96.0.1], ipFamilies: [IPv4]";
+    let service = |slices: &[(&str, &str)]| web("192.0.2.7", spec, slices);
+    let other = ("IPv6", "'2001:db8:1::5'");
+    let wildcards = |lines: Vec<String>| -> Vec<String> {
+        lines.into_iter().filter(|line| line.contains("/ANY")).collect()
+    };
+    assert_eq!(wildcards(agent.rows(service(&[other]))), ["192.0.2.7:0/ANY 0"]);
+    // The twin goes.
+    assert_eq!(wildcards(agent.rows(service(&[other, ("IPv4", "10.53.0.5")]))), ["192.0.2.7:0/ANY 0"]);
+    assert_eq!(wildcards(agent.rows(State::default())), [] as [String; 0]);
 }
 
 #[test]
