@@ -171,6 +171,9 @@ impl Record {
 
     /// Adds the backends that it lacks.
     pub(crate) fn add_backends(&mut self, backends: &[u32]) {
+        if self.backends().is_empty() {
+            return self.set_backends(backends);
+        }
         let mut all = Numbers::from_slice(self.backends());
         add(&mut all, backends);
         self.set_backends(&all);
