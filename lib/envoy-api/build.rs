@@ -32,6 +32,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let filters = protox::compile(["cilium_filters.proto"], ["proto"])?;
     let path = std::path::Path::new(&std::env::var("OUT_DIR")?).join("cilium_filters.binpb");
     std::fs::write(path, filters.encode_to_vec())?;
+    let path = std::path::Path::new(&std::env::var("OUT_DIR")?).join("descriptors.binpb");
+    std::fs::write(path, files.encode_to_vec())?;
     let mut config = Config::new();
     config
         .include_file("protos.rs")

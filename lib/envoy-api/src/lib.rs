@@ -40,6 +40,9 @@ pub use protos::envoy::r#type::matcher::v3 as matcher;
 pub use protos::google::rpc;
 pub use protos::{cilium, envoy::service};
 
+/// The definitions of the messages and services, as an encoded `FileDescriptorSet`.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.binpb"));
+
 /// Code of prost and tonic.
 mod protos {
     #![allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]

@@ -5,33 +5,49 @@ use std::convert::Infallible;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use tonic::body::Body;
-use tonic_reflection::server::{Builder, Error};
+use tonic_reflection::server::Builder;
 use tower::ServiceExt as _;
 use tower::util::BoxCloneSyncService;
 
-/// The names of the service in its two versions.
-pub(crate) const V1: &str = "grpc.reflection.v1.ServerReflection";
-pub(crate) const V1ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
+pub use tonic_reflection::server::Error as ReflectionError;
 
-/// The service. Cheap to clone.
+const V1: &str = "grpc.reflection.v1.ServerReflection";
+const V1ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
+
+/// The service, in both of its versions. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Reflection {
+pub struct Reflection {
     v1: BoxCloneSyncService<Request<Incoming>, Response<Body>, Infallible>,
     v1alpha: BoxCloneSyncService<Request<Incoming>, Response<Body>, Infallible>,
 }
 
+impl std::fmt::Debug for Reflection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Reflection")
+    }
+}
+
 impl Reflection {
-    /// Returns the service with Hubble's definitions.
-    pub(crate) fn new() -> Result<Self, Error> {
-        let builder = || Builder::configure().register_encoded_file_descriptor_set(hubble_api::DESCRIPTORS);
+    /// Returns the service with the definitions of an encoded `FileDescriptorSet`, which has to be complete.
+    ///
+    /// # Errors
+    /// If the set cannot be decoded, or lacks a file.
+    pub fn new(descriptors: &[u8]) -> Result<Self, ReflectionError> {
+        let builder = || Builder::configure().register_encoded_file_descriptor_set(descriptors);
         Ok(Self {
             v1: BoxCloneSyncService::new(builder().build_v1()?),
             v1alpha: BoxCloneSyncService::new(builder().build_v1alpha()?),
         })
     }
 
+    /// Whether it is the service with this name.
+    #[must_use]
+    pub fn is(service: &str) -> bool {
+        matches!(service, V1 | V1ALPHA)
+    }
+
     /// Answers a request of either version.
-    pub(crate) async fn call(self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    pub async fn call(self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
         match request.uri().path().contains(V1ALPHA) {
             true => self.v1alpha.oneshot(request).await,
             false => self.v1.oneshot(request).await,

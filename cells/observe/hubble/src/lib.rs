@@ -55,7 +55,6 @@ mod parser;
 mod peers;
 mod policies;
 mod redact;
-mod reflection;
 mod request;
 mod ring;
 mod server;

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 
-use grpc::{Bounds, Server};
+use grpc::{Bounds, Reflection, Server};
 use hive::JobCx;
 use hubble_api::health::health_server::HealthServer;
 use hubble_api::observer::observer_server::ObserverServer;
@@ -13,7 +13,6 @@ use hyper::{Request, Response};
 use tonic::body::Body;
 use tonic::codegen::Service as _;
 
-use crate::reflection::{self, Reflection};
 use crate::service::Service;
 
 /// The maximum number of open connections of a listener.
@@ -71,7 +70,7 @@ impl hyper::service::Service<Request<Incoming>> for Route {
             match service {
                 "grpc.health.v1.Health" => health.call(request).await,
                 "peer.Peer" => peer.call(request).await,
-                reflection::V1 | reflection::V1ALPHA => reflection.call(request).await,
+                name if Reflection::is(name) => reflection.call(request).await,
                 _ => observer.call(request).await,
             }
         })

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use endpoints::Endpoint;
+use grpc::ReflectionError;
 use hive::job::Backoff;
 use hive::prelude::*;
 use identity::Identity;
@@ -76,9 +77,9 @@ struct StartParams {
     jobs: JobGroup,
 }
 
-fn start(p: StartParams) {
+fn start(p: StartParams) -> Result<(), ReflectionError> {
     if !p.envoy.is_served() {
-        return;
+        return Ok(());
     }
     let resources = p.envoy.resources().clone();
     // Clients that connect before the job has read the tables get nothing from it.
@@ -133,7 +134,7 @@ fn start(p: StartParams) {
     p.jobs.one_shot("hosts", move |cx: JobCx| hosts::follow(table, of_hosts, cx)).add();
     let backoff = || Backoff::exponential(SOCKET_RETRY.0, SOCKET_RETRY.1);
     let gid = p.config.proxy_gid;
-    let services = Services::new(resources.clone());
+    let services = Services::new(resources.clone())?;
     if let (false, Some(binary)) = (p.proxies.config().external_envoy_proxy, p.process.binary()) {
         let bootstrap = Bootstrap {
             config: (*p.process).clone(),
@@ -149,7 +150,7 @@ fn start(p: StartParams) {
         })
         .add();
     if !p.config.envoy_access_log_enabled {
-        return;
+        return Ok(());
     }
     let socket = AccessLogSocket {
         path: access_log,
@@ -159,4 +160,5 @@ fn start(p: StartParams) {
         records,
     };
     p.jobs.one_shot_with_retry("access-log", backoff(), move |cx: JobCx| socket.clone().serve(cx)).add();
+    Ok(())
 }

@@ -25,7 +25,7 @@ const PROXY: &str = "cilium-http-egress";
 
 /// Serves resources on a socket, until the hive stops.
 async fn server(resources: &Resources, socket: &Path) -> TestHive {
-    let (services, socket) = (Services::new(resources.clone()), socket.to_owned());
+    let (services, socket) = (Services::new(resources.clone()).unwrap(), socket.to_owned());
     let serving = invoke(move |jobs: JobGroup| {
         let (services, socket) = (services.clone(), socket.clone());
         jobs.one_shot("xds", move |cx: JobCx| serve(socket, 0, services, cx)).add();
@@ -180,7 +180,7 @@ async fn upstream_runs_as_a_process_of_the_agent_and_is_replaced_when_it_is_kill
         sockets: sockets.clone(),
         resources: resources.clone(),
     };
-    let (services, socket) = (Services::new(resources.clone()), sockets.join("xds.sock"));
+    let (services, socket) = (Services::new(resources.clone()).unwrap(), sockets.join("xds.sock"));
     let cells = invoke(move |jobs: JobGroup| {
         let (process, services, socket) = (process.clone(), services.clone(), socket.clone());
         jobs.one_shot("xds", move |cx: JobCx| serve(socket, 0, services, cx)).add();

@@ -114,7 +114,10 @@ fn record(envoy: Arc<Envoy>, recorder: Arc<Recorder>, jobs: JobGroup) {
 /// Provides a handle of its own, served on a socket.
 pub fn serve(socket: PathBuf) -> Cell {
     let serving = move |envoy: Arc<Envoy>, jobs: JobGroup| {
-        let (services, socket) = (Services::new(envoy.resources().clone()), socket.clone());
+        let (services, socket) = (
+            Services::new(envoy.resources().clone()).unwrap_or_else(|error| panic!("{error}")),
+            socket.clone(),
+        );
         jobs.one_shot("xds", move |cx: JobCx| serve_socket(socket, 0, services, cx)).add();
     };
     let envoy = || Arc::new(Envoy::new(Resources::new(Counters::default()), true));

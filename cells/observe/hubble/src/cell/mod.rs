@@ -8,6 +8,7 @@ use datapath_api::SocketLb;
 use devices::Device;
 use endpoints::Endpoint;
 use fqdn_names::DnsNames;
+use grpc::{Reflection, ReflectionError};
 use hive::job::Backoff;
 use hive::prelude::*;
 use identity::Identity;
@@ -30,7 +31,6 @@ use crate::names::Tables;
 use crate::observer::{Observer, Worker};
 use crate::peers::Naming;
 use crate::redact::Redaction;
-use crate::reflection::Reflection;
 use crate::server::Services;
 use crate::service::Service;
 use crate::{cgroups, socket, status, tcp};
@@ -132,7 +132,7 @@ struct Needs {
     jobs: JobGroup,
 }
 
-fn start(p: Needs) -> Result<(), tonic_reflection::server::Error> {
+fn start(p: Needs) -> Result<(), ReflectionError> {
     let Some(observer) = p.observing.0.clone() else { return Ok(()) };
     let policies = p.policies.filter(|_| p.config.hubble_network_policy_correlation_enabled);
     if let Some(policies) = &policies {
@@ -171,7 +171,7 @@ fn start(p: Needs) -> Result<(), tonic_reflection::server::Error> {
     };
     let (node, nodes) = ((*p.node).clone(), (*p.nodes).clone());
     let service = Service { observer, db: p.db, node, nodes, naming, lost_event_interval };
-    let services = Services { service, reflection: Reflection::new()? };
+    let services = Services { service, reflection: Reflection::new(hubble_api::DESCRIPTORS)? };
     let path = p.config.hubble_socket_path.clone();
     let backoff = || Backoff::exponential(SOCKET_RETRY.0, SOCKET_RETRY.1);
     let of_socket = services.clone();

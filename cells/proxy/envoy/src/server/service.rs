@@ -12,6 +12,7 @@ use envoy_api::service::listener::v3::listener_discovery_service_server as lds;
 use envoy_api::service::route::v3::route_discovery_service_server as rds;
 use envoy_api::service::secret::v3::secret_discovery_service_server as sds;
 use futures::Stream;
+use grpc::{Reflection, ReflectionError};
 use hyper::body::Incoming;
 use hyper::{Request as HttpRequest, Response as HttpResponse};
 use tonic::body::Body;
@@ -126,12 +127,13 @@ pub(crate) struct Services {
     secrets: sds::SecretDiscoveryServiceServer<Discovery>,
     policies: npds::NetworkPolicyDiscoveryServiceServer<Discovery>,
     hosts: nphds::NetworkPolicyHostsDiscoveryServiceServer<Discovery>,
+    reflection: Reflection,
 }
 
 impl Services {
-    pub(crate) fn new(resources: Resources) -> Services {
+    pub(crate) fn new(resources: Resources) -> Result<Services, ReflectionError> {
         let all = Discovery(resources);
-        Services {
+        Ok(Services {
             listeners: lds::ListenerDiscoveryServiceServer::new(all.clone())
                 .max_decoding_message_size(MAX_REQUEST),
             routes: rds::RouteDiscoveryServiceServer::new(all.clone()).max_decoding_message_size(MAX_REQUEST),
@@ -145,7 +147,8 @@ impl Services {
                 .max_decoding_message_size(MAX_REQUEST),
             hosts: nphds::NetworkPolicyHostsDiscoveryServiceServer::new(all)
                 .max_decoding_message_size(MAX_REQUEST),
-        }
+            reflection: Reflection::new(envoy_api::DESCRIPTORS)?,
+        })
     }
 }
 
@@ -166,6 +169,7 @@ impl hyper::service::Service<HttpRequest<Incoming>> for Services {
                 sds::SERVICE_NAME => services.secrets.call(request).await,
                 npds::SERVICE_NAME => services.policies.call(request).await,
                 nphds::SERVICE_NAME => services.hosts.call(request).await,
+                name if Reflection::is(name) => services.reflection.call(request).await,
                 _ => services.listeners.call(request).await,
             }
         })

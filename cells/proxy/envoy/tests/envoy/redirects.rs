@@ -191,3 +191,38 @@ async fn the_policy_of_the_ingress_needs_no_listener() {
     assert!(world.port(HTTP_EGRESS).is_none_or(|row| row.port == 0));
     world.end().await;
 }
+
+#[tokio::test]
+async fn reflection_names_the_services_of_the_socket() {
+    use tonic_reflection::pb::v1;
+    use v1::server_reflection_request::MessageRequest;
+    use v1::server_reflection_response::MessageResponse;
+
+    let world = World::start(&[], |_, _, _| ()).await;
+    let socket = world.xds().await;
+    let (connection, _work) = crate::client::connected(&socket).await;
+    let mut client = v1::server_reflection_client::ServerReflectionClient::new(connection);
+    let mut ask = async |request: MessageRequest| {
+        let request = v1::ServerReflectionRequest { message_request: Some(request), ..Default::default() };
+        let answers = client.server_reflection_info(futures::stream::iter([request])).await.unwrap();
+        answers.into_inner().message().await.unwrap().unwrap().message_response.unwrap()
+    };
+    let list = ask(MessageRequest::ListServices(String::new())).await;
+    let MessageResponse::ListServicesResponse(list) = list else { panic!("{list:?}") };
+    let names: Vec<String> = list.service.into_iter().map(|service| service.name).collect();
+    for name in [
+        "cilium.NetworkPolicyDiscoveryService",
+        "cilium.NetworkPolicyHostsDiscoveryService",
+        "envoy.service.cluster.v3.ClusterDiscoveryService",
+        "envoy.service.endpoint.v3.EndpointDiscoveryService",
+        "envoy.service.listener.v3.ListenerDiscoveryService",
+        "envoy.service.route.v3.RouteDiscoveryService",
+        "envoy.service.secret.v3.SecretDiscoveryService",
+    ] {
+        assert!(names.iter().any(|found| found == name), "{name}: {names:?}");
+    }
+    let file = ask(MessageRequest::FileContainingSymbol("cilium.NetworkPolicy".to_owned())).await;
+    let MessageResponse::FileDescriptorResponse(files) = file else { panic!("{file:?}") };
+    assert!(String::from_utf8_lossy(&files.file_descriptor_proto[0]).contains("ingress_per_port_policies"));
+    world.end().await;
+}
