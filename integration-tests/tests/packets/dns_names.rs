@@ -423,13 +423,13 @@ fn queries_at_a_kilohertz_survive_the_process_namespace_of_the_agent() {
         });
         let proxy = std::fs::read_to_string(node.sandbox().dir().join("proxy.log")).unwrap();
         let Flow { sent, answered, refused, late, slowest } = flow;
-        println!("{sent} queries in {:?}, {late} late, slowest {slowest:?}", begin.elapsed());
+        let counts = format!("{sent} queries in {:?}, {late} late, slowest {slowest:?}", begin.elapsed());
         assert!(
             sent > 500 * ROUNDS && answered == sent && refused == 0,
-            "{sent} {answered} {refused}\n{proxy}"
+            "{counts}: {answered} answered, {refused} refused\n{proxy}"
         );
         // Beside other tests the machine itself delays some by 20 ms; a proxy that waits for an agent delays all queries
         // of its absence, half a second a round at least.
-        assert!(late < 100 * ROUNDS && slowest < Duration::from_millis(500), "{late} {slowest:?}\n{proxy}");
+        assert!(late < 100 * ROUNDS && slowest < Duration::from_millis(500), "{counts}\n{proxy}");
     });
 }
