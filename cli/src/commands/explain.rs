@@ -1,4 +1,5 @@
-//! `explain`: what a drop reason means, from the pages of `docs/drop-reasons.md`. Needs no agent.
+//! `explain`: what a drop reason or a degraded module means, from the pages of `docs/drop-reasons.md` and `docs/health.md`. Needs no
+//! agent.
 
 use std::io::Write;
 
@@ -9,9 +10,12 @@ use datapath_abi::drop;
 /// The pages: a heading of the second level for each reason, as `## 133: Policy denied`.
 const PAGES: &str = include_str!("../../../docs/drop-reasons.md");
 
+/// The pages of modules: a heading of the second level for each, its identifier in the health of the agent.
+const MODULES: &str = include_str!("../../../docs/health.md");
+
 #[derive(Debug, Args)]
 pub(crate) struct ExplainOptions {
-    /// A number or name; without one all reasons are listed
+    /// A number or name of a drop reason, or the identifier of a row of health; without one all reasons and modules are listed
     reason: Vec<String>,
 }
 
@@ -28,14 +32,20 @@ pub(crate) fn run(options: &ExplainOptions, out: &mut dyn Write) -> anyhow::Resu
         for page in pages() {
             writeln!(out, "{}  {}", page.code, drop::label(page.code).unwrap_or_default())?;
         }
+        for (module, _) in modules() {
+            writeln!(out, "{module}")?;
+        }
         return Ok(());
+    }
+    if let Some(text) = module(&wanted) {
+        return Ok(writeln!(out, "{}", text.trim_end())?);
     }
     let found: Vec<Page> = pages().filter(|page| page.matches(&wanted)).collect();
     match found.as_slice() {
         [page] => writeln!(out, "{}", page.text.trim_end())?,
         [] => match named(&wanted) {
             Some((code, name)) => bail!("the programs of this agent do not drop for {code} ({name})"),
-            None => bail!("there is no drop reason {wanted:?}: `apiary explain` lists them"),
+            None => bail!("there is no drop reason or module {wanted:?}: `apiary explain` lists them"),
         },
         several => {
             let names: Vec<String> = several.iter().map(|page| page.code.to_string()).collect();
@@ -43,6 +53,20 @@ pub(crate) fn run(options: &ExplainOptions, out: &mut dyn Write) -> anyhow::Resu
         }
     }
     Ok(())
+}
+
+/// Returns the page of the module that a row of health belongs to, by the row's identifier or the module's own name.
+fn module(wanted: &str) -> Option<&'static str> {
+    let is_below = |module: &str| wanted.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'));
+    let by_id = modules().filter(|(module, _)| *module == wanted || is_below(module));
+    let mut by_name = modules().filter(|(module, _)| module.rsplit('.').next() == Some(wanted));
+    let found = by_id.max_by_key(|(module, _)| module.len()).or_else(|| by_name.next())?;
+    Some(found.1)
+}
+
+/// Returns the modules that have a page, with the page.
+fn modules() -> impl Iterator<Item = (&'static str, &'static str)> {
+    MODULES.split("\n## ").skip(1).filter_map(|text| Some((text.lines().next()?, text)))
 }
 
 /// Returns the meaning of a reason: the first paragraph of its page.
@@ -133,17 +157,28 @@ mod tests {
     #[test]
     fn each_command_of_a_page_exists() {
         let mut count = 0;
-        for command in PAGES.split('`').skip(1).step_by(2).filter(|text| text.starts_with("apiary ")) {
+        let words = PAGES.split('`').skip(1).step_by(2).chain(MODULES.split('`').skip(1).step_by(2));
+        for command in words.filter(|text| text.starts_with("apiary ")) {
             let word = |word| match word {
                 "ID" => "7",
                 "ADDRESS" => "10.0.0.1",
+                "MODULE" => "133",
                 word => word,
             };
             let parsed = Arguments::command().try_get_matches_from(command.split(' ').map(word));
             assert!(parsed.is_ok(), "{command}: {}", parsed.unwrap_err());
             count += 1;
         }
-        assert!(count > 40, "{count}");
+        assert!(count > 140, "{count}");
+    }
+
+    #[test]
+    fn each_page_of_a_module_has_a_meaning_causes_and_a_command() {
+        for (module, text) in modules() {
+            let parts: Vec<&str> = text.split("\n\n").collect();
+            assert!(parts.len() >= 4 && parts[2].starts_with("Causes: "), "{module}: {parts:?}");
+            assert!(parts[3].starts_with("- `apiary "), "{module}: {parts:?}");
+        }
     }
 
     #[test]
@@ -160,7 +195,12 @@ mod tests {
         assert_eq!(explain(&["policy", "denied"]), Ok(page.clone()), "not the denylist");
         assert!(explain(&["denylist"]).unwrap().starts_with("181: "));
         assert!(explain(&["checksum"]).unwrap().starts_with("154: "));
-        assert_eq!(explain(&[]).unwrap().lines().count(), pages().count());
+        assert_eq!(explain(&[]).unwrap().lines().count(), pages().count() + modules().count());
+        let page = explain(&["agent.datapath.loader"]).unwrap();
+        assert!(page.starts_with("agent.datapath.loader\n\nPrograms are not loaded"), "{page}");
+        assert_eq!(explain(&["agent.datapath.loader.tunnel"]), Ok(page), "not the module of the name");
+        assert!(explain(&["tunnel"]).unwrap().starts_with("agent.datapath.tunnel\n"));
+        assert!(explain(&["agent.datapath.loaders"]).unwrap_err().contains("no drop reason or module"));
         assert!(explain(&["nat"]).unwrap_err().contains("167, 168"));
         assert_eq!(
             explain(&["200"]).unwrap_err(),

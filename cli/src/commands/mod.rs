@@ -92,7 +92,7 @@ enum Command {
     /// Send one real packet of a pod and follow it through the datapath of this node: each place, the policies and
     /// translations, and what becomes of it
     Trace(trace::TraceOptions),
-    /// Explain a drop reason: its meaning, likely causes, and commands to run
+    /// Explain a drop reason or a degraded module: its meaning, likely causes, and commands to run
     Explain(explain::ExplainOptions),
     /// Show the cluster objects that the agent holds, from an API server or a folder, as kubectl shows them
     Get(get::GetOptions),

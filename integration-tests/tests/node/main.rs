@@ -10,6 +10,7 @@ mod descriptors;
 mod failures;
 mod health_checks;
 mod health_endpoint;
+mod health_pages;
 mod iptables;
 mod k8s_tracker;
 mod label_filter;

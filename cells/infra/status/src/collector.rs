@@ -181,7 +181,8 @@ impl Collector {
                 )
             })
             .collect();
-        (!degraded.is_empty()).then(|| format!("{} degraded: {}", degraded.len(), named.join("; ")))
+        let first = degraded.first()?.path();
+        Some(format!("{} degraded: {} (apiary explain {first})", degraded.len(), named.join("; ")))
     }
 }
 

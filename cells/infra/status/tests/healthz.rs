@@ -252,7 +252,10 @@ async fn a_degraded_module_is_named_on_the_socket_and_does_not_fail_probes() {
         [invoke(|health: Health| health.degraded("cannot attach", "no such device"))],
     );
     let agent = Agent::start(vec![], vec![sick]).await;
-    assert_eq!(state(&agent.status("").await), ("Warning", "1 degraded: sick: no such device"));
+    assert_eq!(
+        state(&agent.status("").await),
+        ("Warning", "1 degraded: sick: no such device (apiary explain sick)")
+    );
     assert_eq!(agent.probe("").await, 200);
     agent.end().await;
 }
