@@ -237,6 +237,30 @@ async fn another_leader_that_was_faster_is_not_overwritten() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn members_of_statuses_that_only_another_version_knows_stay() {
+    let server = server();
+    let later = json!({"stage": "warm", "list": [{"a": 1}]});
+    for mut object in [pool("a", 1, &["10.0.0.0/24"]), service("web", 1, &[])] {
+        object["status"]["later"] = later.clone();
+        if object["kind"] == "Service" {
+            object["status"]["loadBalancer"]["later"] = later.clone();
+        }
+        server.add(&object);
+    }
+    let hive = started(&server, &[]).await;
+    assert_eq!(ips(&server, "web"), ["10.0.0.0"], "it was written");
+    assert_eq!(pool_status(&server, "a"), "False resolved 1 of 256, 255 left");
+    server.edit(Kind::Service, "web", |service| service["spec"]["type"] = json!("ClusterIP"));
+    idle(&hive).await;
+    assert_eq!(ips(&server, "web"), Vec::<String>::new(), "the list that has become empty is removed");
+    let status = server.object(Kind::Service, "web")["status"].clone();
+    assert_eq!((&status["later"], &status["loadBalancer"]["later"]), (&later, &later));
+    assert_eq!(pool_status(&server, "a"), "False resolved 0 of 256, 256 left", "it was written, too");
+    assert_eq!(server.object(Kind::CiliumLoadBalancerIPPool, "a")["status"]["later"], later);
+    hive.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn only_services_of_its_classes_are_served_and_those_that_leave_lose_their_addresses() {
     let server = server();
     server.add(&pool("a", 1, &["10.0.0.0/24"]));
