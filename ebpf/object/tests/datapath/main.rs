@@ -19,6 +19,7 @@ mod ipip_termination;
 mod kit;
 mod l4;
 mod maglev;
+mod malformed;
 mod masquerade;
 mod nat46x64;
 mod neighbours;
