@@ -97,6 +97,7 @@ fn facts(status: &StatusResponse) -> NodeFacts {
             (_, "") => DirectReturn::Off,
             _ => DirectReturn::ByService,
         },
+        has_outer_headers: node_port.dsr_mode == "IPIP",
         tunnel: routing.inter_host_routing_mode == "Tunnel",
         bypasses_stack: routing.intra_host_routing_mode == "BPF",
         masquerade: [mode_of(families.ipv4), mode_of(families.ipv6)],
@@ -122,6 +123,22 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn direct_return_and_its_headers_are_those_of_the_status() {
+        let of = |mode: &str, dispatch: &str| {
+            let node_port = json!({"mode": mode, "dsrMode": dispatch});
+            let replacement = json!({"mode": "True", "features": {"nodePort": node_port}});
+            let status = json!({"kube-proxy-replacement": replacement});
+            let facts = facts(&serde_json::from_value(status).unwrap());
+            (facts.direct_return, facts.has_outer_headers)
+        };
+        assert_eq!(of("SNAT", ""), (DirectReturn::Off, false));
+        assert_eq!(of("DSR", "IP Option/Extension"), (DirectReturn::All, false));
+        assert_eq!(of("DSR", "IPIP"), (DirectReturn::All, true));
+        assert_eq!(of("Hybrid", "IPIP"), (DirectReturn::ByService, true));
+        assert_eq!(of("SNAT", "IPIP"), (DirectReturn::ByService, true), "services choose by annotation");
+    }
 
     #[test]
     fn the_response_without_backends_is_that_of_the_running_options() {

@@ -42,6 +42,8 @@ pub(super) struct NodeFacts {
     pub(super) is_gateway: bool,
     /// Services that use direct server return.
     pub(super) direct_return: DirectReturn,
+    /// Packets of direct server return keep the frontend, in an outer IP header to the backend.
+    pub(super) has_outer_headers: bool,
     /// Packets between nodes are encapsulated.
     pub(super) tunnel: bool,
     /// Packets between pods and the network bypass the host's stack.
@@ -232,6 +234,10 @@ fn branch(
             node.tunnel && has && info.flags & ipcache_flag::SKIP_TUNNEL == 0
         });
         let is_request = flow.origin == Origin::Network && service.is_some();
+        let is_outer = is_request && service.is_some_and(|service| service.has_outer_header);
+        if is_outer {
+            hops.push(Hop::new(at, format!("destination {frontend} stays, by direct return with IPIP")));
+        }
         if is_request && service.is_some_and(|service| service.direct_return) {
             hops.push(Hop::new(
                 at,
@@ -240,7 +246,10 @@ fn branch(
         } else if is_request {
             source::of_client(&flow, behind.is_some(), entries, &mut hops, &mut reply)?;
         }
-        if let Some(info) = behind {
+        if is_outer {
+            let to = destination.ip();
+            hops.push(Hop::new(at, format!("sent in an outer IP header to {to}, by the host's route there")));
+        } else if let Some(info) = behind {
             let entry = format!(
                 "cilium_ipcache {}: identity {}, tunnel endpoint",
                 destination.ip(),

@@ -29,6 +29,8 @@ pub(super) struct Translated {
     pub(super) rev_nat: u16,
     /// Backends of other nodes answer clients outside directly.
     pub(super) direct_return: bool,
+    /// Packets to them keep the frontend, in an outer IP header; their addresses here have the frontend's port.
+    pub(super) has_outer_header: bool,
     pub(super) backends: Vec<SocketAddr>,
 }
 
@@ -112,17 +114,27 @@ pub(super) fn choose(
         DirectReturn::ByService => service.flags2 & lb_flag2::FORWARDING_DSR != 0,
         DirectReturn::All => true,
     };
-    let ipv4 = flow.destination.is_ipv4();
+    let has_outer_header = direct_return && node.has_outer_headers && flow.origin == Origin::Network;
+    let (ipv4, port) = (flow.destination.is_ipv4(), flow.destination.port());
     let mut addresses = Vec::new();
     for id in ids {
-        if let Some(mut backend) = entries.backend(id, ipv4)? {
-            if backend.address.port() == 0 {
-                backend.address.set_port(flow.destination.port());
+        if let Some(backend) = entries.backend(id, ipv4)? {
+            let mut to = backend.address;
+            let keeps_port = has_outer_header && entries.endpoint(to.ip())?.is_none();
+            if keeps_port && ![0, port].contains(&to.port()) {
+                let action = format!("packets to {} keep port {port}: IPIP carries no other", to.ip());
+                hops.push(Hop::new(at, action).by(format!("backend {id}: {to}")));
             }
-            addresses.push(backend.address);
+            if keeps_port || to.port() == 0 {
+                to.set_port(port);
+            }
+            // Ports of one address differ no more if packets keep that of the frontend.
+            if !addresses.contains(&to) {
+                addresses.push(to);
+            }
         }
     }
-    Ok(Choice::Backends(Translated { rev_nat: id, direct_return, backends: addresses }))
+    Ok(Choice::Backends(Translated { rev_nat: id, direct_return, has_outer_header, backends: addresses }))
 }
 
 /// Returns the response to a packet to a service without an active backend.

@@ -292,6 +292,58 @@ fn a_client_outside_keeps_its_address_to_local_backends_and_by_direct_return() {
 }
 
 #[test]
+fn packets_to_other_nodes_keep_the_port_of_the_frontend_by_ipip() {
+    const KEPT: &str = "10.0.1.2:80";
+    let from_world = flow(Origin::Network, CLIENT, SERVICE);
+    let mut fake = entries();
+    let info =
+        RemoteEndpointInfo { flags: ipcache_flag::HAS_TUNNEL_ENDPOINT, ..RemoteEndpointInfo::default() };
+    fake.ipcache.insert(ip("10.0.1.2"), info);
+    let by_option = NodeFacts { direct_return: DirectReturn::All, tunnel: true, ..facts() };
+    let ipip = NodeFacts { has_outer_headers: true, ..by_option.clone() };
+    insta::assert_snapshot!(path(&from_world, &ipip, &fake).text(), @r"
+
+    Path on this node:
+      device, received: 10.96.0.1:80 is a service
+        by service 7 10.96.0.1:80: 2 backends
+      device, received: a new connection gets a random backend
+        by slots 1 to 2: backends 1, 2
+      device, received: packets to 10.0.1.2 keep port 80: IPIP carries no other
+        by backend 2: 10.0.1.2:8080
+      to 10.0.0.2:8080:
+        device, received: routed by the host's stack to cilium_host, delivered to endpoint 12, by its ingress policy
+          by cilium_lxc 10.0.0.2: endpoint 12
+        reply:
+          backend's interface: source 10.0.0.2:8080 becomes 10.96.0.1:80
+            by reverse NAT of service 7: 10.96.0.1:80
+      to 10.0.1.2:80:
+        device, received: destination 10.96.0.1:80 stays, by direct return with IPIP
+        device, received: source 198.51.100.1 stays: the backend's node answers the client itself
+        device, received: sent in an outer IP header to 10.0.1.2, by the host's route there
+        reply:
+          backend's node: source 10.0.1.2:80 becomes 10.96.0.1:80
+            by reverse NAT of service 7: 10.96.0.1:80
+    ");
+    assert_eq!(destinations(&path(&from_world, &by_option, &fake)), [LOCAL, REMOTE]);
+    assert_eq!(destinations(&path(&flow(Origin::Pod, POD, SERVICE), &ipip, &fake)), [LOCAL, REMOTE]);
+    // Only services with the flag do, if they choose.
+    let by_service = NodeFacts { direct_return: DirectReturn::ByService, ..ipip.clone() };
+    assert_eq!(destinations(&path(&from_world, &by_service, &fake)), [LOCAL, REMOTE]);
+    main_entry(&mut fake).flags2 |= lb_flag2::FORWARDING_DSR;
+    assert_eq!(destinations(&path(&from_world, &by_service, &fake)), [LOCAL, KEPT]);
+    // Two ports of an address are one destination, and a backend at the frontend's port needs no notice.
+    let text = |fake: &Fake| path(&from_world, &ipip, fake).text();
+    fake.backends.insert(1, Backend { address: socket("10.0.1.2:8081"), state: 0 });
+    assert_eq!(destinations(&path(&from_world, &ipip, &fake)), [KEPT]);
+    assert_eq!(text(&fake).matches("IPIP carries no other").count(), 2);
+    for id in [1, 2] {
+        fake.backends.insert(id, Backend { address: socket(KEPT), state: 0 });
+    }
+    assert_eq!(destinations(&path(&from_world, &ipip, &fake)), [KEPT]);
+    assert!(!text(&fake).contains("IPIP carries no other"), "{}", text(&fake));
+}
+
+#[test]
 fn conditions_of_masquerading_are_named() {
     const WORLD: &str = "203.0.113.9:443";
     let world = ip("203.0.113.9");
