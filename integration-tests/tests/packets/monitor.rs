@@ -224,14 +224,20 @@ fn flows_have_names(node: &Node, a: &Pod, b: &Pod) {
     }
 }
 
-#[test]
-fn a_follower_goes_on_after_a_restart_of_the_agent() {
-    require_root!();
+/// Starts a node that serves flows.
+fn with_hubble() -> Node {
     let mut node = Node::new();
     node.config.insert("enable-hubble".into(), "true".into());
     let socket = node.socket().with_file_name("hubble.sock");
     node.config.insert("hubble-socket-path".into(), socket.display().to_string());
     node.start();
+    node
+}
+
+#[test]
+fn a_follower_goes_on_after_a_restart_of_the_agent() {
+    require_root!();
+    let mut node = with_hubble();
     let (a, b) = pods(&mut node);
     let follower = Follower::start(&node, "follower", &["-t", "trace"]);
     assert!(ping(&a.ns, b.ipv4, 1), "{}", node.log());
@@ -249,11 +255,7 @@ fn a_follower_goes_on_after_a_restart_of_the_agent() {
 #[test]
 fn events_name_the_text_of_the_rule_that_has_decided() {
     require_root!();
-    let mut node = Node::new();
-    node.config.insert("enable-hubble".into(), "true".into());
-    let socket = node.socket().with_file_name("hubble.sock");
-    node.config.insert("hubble-socket-path".into(), socket.display().to_string());
-    node.start();
+    let mut node = with_hubble();
     let (a, b) = pods(&mut node);
     let deny = |text: &str, peer: &str| {
         json!({

@@ -52,7 +52,7 @@ fn rows_have_the_texts_of_their_rules_each_once() {
     assert!(resolved.has_logs());
     assert_eq!(logs(&resolved, 1001), ["second", "first"], "in the order of the rules");
     assert_eq!(logs(&resolved, 1002), ["second"]);
-    // What the engine adds to the rules has no text.
+    // Rows that the engine adds without a rule have no text.
     let of_host: Vec<&Row> =
         resolved.rows.iter().filter(|(key, _)| key.identity == 1).map(|(_, row)| row).collect();
     assert!(of_host.iter().all(|row| resolved.logs(**row).is_empty()) && !of_host.is_empty());

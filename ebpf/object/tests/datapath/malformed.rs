@@ -72,7 +72,7 @@ fn is_forwarded(frame: &[u8], out: &[u8]) -> bool {
     frame.len() == out.len() && (12..frame.len()).all(|at| frame[at] == out[at] || rewritten.contains(&at))
 }
 
-/// Whether the packet lives no longer and the sender is told so: an ICMP message to it.
+/// Whether the hop limit is exceeded and the packet that leaves is an ICMP error to the sender.
 fn is_expired(frame: &[u8], out: &[u8]) -> bool {
     // Hop limit, protocol, source and destination, from the beginning of the frame.
     let (hops, protocol, source, destination, icmp) = if frame[12..ETHERNET] == [0x08, 0] {

@@ -21,7 +21,7 @@ use serde::Serialize;
 use statedb::{Snapshot, Table};
 
 use crate::api::rest::protocol_name;
-use crate::computation::core::kernel_row;
+use crate::computation::computed::kernel_row;
 use crate::model::endpoint::EndpointPolicy;
 use crate::model::rows::{RowKey, Rows, Verdict};
 use crate::rounds::metrics::audited;

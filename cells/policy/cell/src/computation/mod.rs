@@ -3,6 +3,7 @@
 //!
 //! Sibling folders that it uses: `model`, `policymap`.
 
+pub(crate) mod computed;
 pub(crate) mod core;
 pub(crate) mod keep;
 pub(crate) mod log_cookies;
