@@ -115,6 +115,9 @@ fn two_nodes(is_tunnel: bool) -> Nodes {
             ("routing-mode", mode.to_owned()),
             ("auto-direct-node-routes", (!is_tunnel).to_string()),
             ("devices", "eth+".to_owned()),
+            // As the chart sets it: with the agent's own default each packet is reported at each of its points.
+            ("monitor-aggregation", "medium".to_owned()),
+            ("monitor-aggregation-flags", "all".to_owned()),
         ] {
             node.config.insert(key.to_owned(), value);
         }
