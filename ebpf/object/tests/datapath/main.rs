@@ -20,6 +20,7 @@ mod kit;
 mod l4;
 mod maglev;
 mod malformed;
+mod malformed_xdp;
 mod masquerade;
 mod nat46x64;
 mod neighbours;
