@@ -18,10 +18,10 @@ fn service(number: usize) -> Row<Service> {
     object.spec.r#type = "ClusterIP".into();
     let ip = format!("10.96.0.{number}");
     object.spec.cluster_ip = ip.as_str().into();
-    object.spec.cluster_ips = vec![ip.into()];
+    object.spec.cluster_ips = [ip.into()].into();
     let port =
         ServicePort { name: "http".into(), port: 80, protocol: "TCP".into(), ..ServicePort::default() };
-    object.spec.ports = vec![port];
+    object.spec.ports = [port].into();
     Row::of(object)
 }
 
@@ -34,9 +34,9 @@ fn slice(service: usize, out: Option<usize>) -> Row<EndpointSlice> {
     object.metadata.labels = labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
     object.address_type = "IPv4".into();
     let port = EndpointPort { name: Some("http".into()), port: Some(8080), protocol: Some("TCP".into()) };
-    object.ports = vec![port];
+    object.ports = [port].into();
     let endpoint = |backend: usize| {
-        let addresses = vec![format!("10.0.{service}.{backend}").into()];
+        let addresses = [format!("10.0.{service}.{backend}").into()].into();
         let mut endpoint = Endpoint { addresses, node_name: Some("other".into()), ..Endpoint::default() };
         endpoint.conditions.ready = Some(out != Some(backend));
         endpoint

@@ -82,7 +82,10 @@ impl Desired {
                 ..EndpointIdentifiers::default()
             })),
             identity: Some(EndpointIdentity { id: identity.id.into(), labels }),
-            networking: Some(EndpointNetworking { addressing: vec![pair], node_ip: node.to_string().into() }),
+            networking: Some(EndpointNetworking {
+                addressing: [pair].into(),
+                node_ip: node.to_string().into(),
+            }),
             named_ports: named_ports.collect(),
             service_account: pod.spec.service_account_name.clone(),
             state: state(endpoint.state).into(),

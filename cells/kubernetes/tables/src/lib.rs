@@ -102,5 +102,5 @@ pub use pool::Pool;
 pub use row::{Row, Tabled};
 pub use source_file::{ManifestFault, SourceFile};
 pub use sources::Sources;
-pub use table::{optional, pruned, selected, table};
+pub use table::{optional, optional_pruned, pruned, selected, table};
 pub use tables::SERVICE_NAME;

@@ -57,6 +57,21 @@ pub fn optional<T: Tabled, P: Param>(is_enabled: impl Fn(P) -> bool + Send + Syn
     bundle([statedb::table::<Row<T>>(), provide(list), invoke(reflect)])
 }
 
+/// As [`optional()`], without the parts of the objects that a function removes; see [`pruned()`].
+pub fn optional_pruned<T: Tabled, P: Param>(
+    is_enabled: impl Fn(P) -> bool + Send + Sync + 'static,
+    prune: fn(&mut T),
+) -> Cell {
+    let reflect = move |options: P, table: Arc<RwTable<Row<T>>>, sources: Reflecting| {
+        if is_enabled(options) {
+            let prune: Prune<Row<T>> = Arc::new(move |row: &mut Row<T>| prune(&mut row.object));
+            sources.reflect_pruned(&table, T::TABLE, Selection::all(T::KIND), &prune);
+        }
+    };
+    let list = |table: Arc<Table<Row<T>>>| Member(page(T::TABLE, T::KIND, (*table).clone()));
+    bundle([statedb::table::<Row<T>>(), provide(list), invoke(reflect)])
+}
+
 /// Dependencies of a table's jobs.
 #[derive(Params)]
 pub(crate) struct Reflecting {

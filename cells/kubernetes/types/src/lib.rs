@@ -45,7 +45,7 @@ pub use meta::{
 };
 pub use problem::{Problem, Refusal};
 pub use resource::{Resource, decode, with_type};
-pub use slim::{IntOrString, Rare};
+pub use slim::{IntOrString, Rare, SmallList};
 pub use smol_str::SmolStr;
 pub use source::{
     Answer, Api, ApiError, Key, Patch, Preconditions, Selection, Source, SourceError, WatchEvent,

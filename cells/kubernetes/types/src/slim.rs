@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::slice;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smol_str::SmolStr;
@@ -152,6 +154,103 @@ pub(crate) fn null<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default + Ni
     Ok(value)
 }
 
+/// A list that nearly always has one item, which takes no allocation.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SmallList<T>(Items<T>);
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Items<T> {
+    None,
+    One(T),
+    Several(Box<[T]>),
+}
+
+const _: () = assert!(size_of::<SmallList<SmolStr>>() == size_of::<SmolStr>());
+
+impl<T> Default for SmallList<T> {
+    fn default() -> SmallList<T> {
+        SmallList(Items::None)
+    }
+}
+
+impl<T> Deref for SmallList<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match &self.0 {
+            Items::None => &[],
+            Items::One(item) => slice::from_ref(item),
+            Items::Several(items) => items,
+        }
+    }
+}
+
+impl<T> DerefMut for SmallList<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match &mut self.0 {
+            Items::None => &mut [],
+            Items::One(item) => slice::from_mut(item),
+            Items::Several(items) => items,
+        }
+    }
+}
+
+impl<T> FromIterator<T> for SmallList<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> SmallList<T> {
+        let mut items = items.into_iter();
+        let Some(first) = items.next() else { return SmallList::default() };
+        match items.next() {
+            None => SmallList(Items::One(first)),
+            Some(second) => SmallList(Items::Several([first, second].into_iter().chain(items).collect())),
+        }
+    }
+}
+
+impl<T, const N: usize> From<[T; N]> for SmallList<T> {
+    fn from(items: [T; N]) -> SmallList<T> {
+        items.into_iter().collect()
+    }
+}
+
+impl<'l, T> IntoIterator for &'l SmallList<T> {
+    type Item = &'l T;
+    type IntoIter = slice::Iter<'l, T>;
+
+    fn into_iter(self) -> slice::Iter<'l, T> {
+        self.iter()
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for SmallList<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self).finish()
+    }
+}
+
+impl<T: Serialize> Serialize for SmallList<T> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(self)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for SmallList<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<SmallList<T>, D::Error> {
+        Ok(Vec::deserialize(from)?.into_iter().collect())
+    }
+}
+
+impl<T> Nil for SmallList<T> {
+    fn is_nil(&self) -> bool {
+        <[T]>::is_empty(self)
+    }
+}
+
+impl<T> Empty for SmallList<T> {
+    fn is_empty(&self) -> bool {
+        <[T]>::is_empty(self)
+    }
+}
+
 /// A large part that few objects have: a pointer, none for the default.
 #[derive(Clone, PartialEq)]
 pub struct Rare<T>(Option<Box<T>>);
@@ -200,6 +299,12 @@ impl<'de, T: Deserialize<'de> + Default + PartialEq> Deserialize<'de> for Rare<T
 }
 
 impl<T> Nil for Rare<T> {}
+
+impl<T> Empty for Rare<T> {
+    fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+}
 
 /// A number or a name, as ports are written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

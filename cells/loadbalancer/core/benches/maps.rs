@@ -126,10 +126,10 @@ fn service(n: usize) -> Row<Manifest> {
     let ip = format!("10.{}.{}.{}", 96 + n / 65536, n / 256 % 256, n % 256);
     object.spec.r#type = "ClusterIP".into();
     object.spec.cluster_ip = ip.as_str().into();
-    object.spec.cluster_ips = vec![ip.into()];
+    object.spec.cluster_ips = [ip.into()].into();
     let port =
         ServicePort { name: "http".into(), port: 80, protocol: "TCP".into(), ..ServicePort::default() };
-    object.spec.ports = vec![port];
+    object.spec.ports = [port].into();
     Row::of(object)
 }
 
@@ -147,11 +147,11 @@ fn slice(
     object.metadata.labels = labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
     object.address_type = "IPv4".into();
     let port = EndpointPort { name: Some("http".into()), port: Some(8080), protocol: Some("TCP".into()) };
-    object.ports = vec![port];
+    object.ports = [port].into();
     let endpoint = |n: usize| {
         let mut endpoint = Endpoint::default();
         let ip = format!("10.{}.{}.{}", n / 65536, n / 256 % 256, n % 256);
-        endpoint.addresses = vec![ip.into()];
+        endpoint.addresses = [ip.into()].into();
         endpoint.node_name = Some("other".into());
         endpoint.conditions.ready = Some(out != Some(n));
         endpoint

@@ -29,8 +29,10 @@ impl Tabled for EndpointSlice {
 
     fn share(&mut self, pool: &mut Pool) {
         for endpoint in &mut self.endpoints {
-            for text in [&mut endpoint.hostname, &mut endpoint.node_name, &mut endpoint.zone] {
-                pool.option(text);
+            pool.option(&mut endpoint.hostname);
+            pool.option(&mut endpoint.zone);
+            if let Some(node) = &mut endpoint.node_name {
+                pool.node(node);
             }
             pool.map(&mut endpoint.deprecated_topology);
         }

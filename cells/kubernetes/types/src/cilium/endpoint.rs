@@ -3,7 +3,7 @@
 use smol_str::SmolStr;
 
 use crate::resource::resource;
-use crate::slim::slim;
+use crate::slim::{SmallList, slim};
 use crate::{ObjectMeta, StringMap};
 
 slim! {
@@ -136,7 +136,7 @@ slim! {
     /// The addresses of an endpoint.
     pub struct EndpointNetworking {
         /// Its own.
-        always pub addressing: Vec<AddressPair>,
+        always pub addressing: SmallList<AddressPair>,
         /// Its node's.
         #[serde(rename = "node")]
         pub node_ip: SmolStr,

@@ -3,7 +3,7 @@
 use smol_str::SmolStr;
 
 use crate::resource::resource;
-use crate::slim::slim;
+use crate::slim::{Rare, SmallList, slim};
 use crate::{ObjectMeta, StringMap};
 
 slim! {
@@ -16,13 +16,13 @@ slim! {
         /// The backends.
         always pub endpoints: Vec<Endpoint>,
         /// The ports that each of them has.
-        always pub ports: Vec<EndpointPort>,
+        always pub ports: SmallList<EndpointPort>,
     }
 
     /// A backend.
     pub struct Endpoint {
         /// Its addresses; only the first one is used.
-        always pub addresses: Vec<SmolStr>,
+        always pub addresses: SmallList<SmolStr>,
         /// The conditions.
         always pub conditions: EndpointConditions,
         /// Its name.
@@ -34,7 +34,7 @@ slim! {
         /// Its zone.
         pub zone: Option<SmolStr>,
         /// The zones and nodes whose clients should use it.
-        pub hints: Option<EndpointHints>,
+        pub hints: Rare<EndpointHints>,
     }
 
     /// The conditions of a backend. Missing ones are true, except `terminating`.

@@ -3,7 +3,7 @@
 use smol_str::SmolStr;
 
 use crate::resource::resource;
-use crate::slim::slim;
+use crate::slim::{SmallList, slim};
 use crate::{IntOrString, ObjectMeta, StringMap};
 
 slim! {
@@ -20,7 +20,7 @@ slim! {
     /// The desired state of a service.
     pub struct ServiceSpec {
         /// Its ports.
-        pub ports: Vec<ServicePort>,
+        pub ports: SmallList<ServicePort>,
         /// The labels that select its pods.
         pub selector: StringMap,
         /// Its cluster IP, `None` for a headless service.
@@ -28,12 +28,12 @@ slim! {
         pub cluster_ip: SmolStr,
         /// Its cluster IPs, at most one per family.
         #[serde(rename = "clusterIPs")]
-        pub cluster_ips: Vec<SmolStr>,
+        pub cluster_ips: SmallList<SmolStr>,
         /// `ClusterIP`, `NodePort`, `LoadBalancer` or `ExternalName`; empty means `ClusterIP`.
         pub r#type: SmolStr,
         /// External addresses that are routed to nodes.
         #[serde(rename = "externalIPs")]
-        pub external_ips: Vec<SmolStr>,
+        pub external_ips: SmallList<SmolStr>,
         /// `ClientIP` or `None`.
         pub session_affinity: SmolStr,
         /// The requested address of its load balancer.
@@ -48,7 +48,7 @@ slim! {
         /// The timeout of session affinity.
         pub session_affinity_config: Option<SessionAffinityConfig>,
         /// `IPv4`, `IPv6`, in order of its addresses.
-        pub ip_families: Vec<SmolStr>,
+        pub ip_families: SmallList<SmolStr>,
         /// The class of the load balancer that serves it.
         pub load_balancer_class: Option<SmolStr>,
         /// `Local` or `Cluster`, for internal traffic.

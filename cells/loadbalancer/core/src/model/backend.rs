@@ -48,7 +48,7 @@ impl BackendState {
 }
 
 /// The topology hints of a backend.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Zone {
     /// Its zone.
     pub zone: SmolStr,
@@ -129,6 +129,12 @@ impl Backend {
     /// Returns the effective state: that of the source, unless a health check has failed.
     pub fn effective_state(&self) -> BackendState {
         if self.unhealthy { BackendState::Quarantined } else { self.state }
+    }
+}
+
+impl From<&Zone> for Arc<Zone> {
+    fn from(zone: &Zone) -> Arc<Zone> {
+        Arc::new(zone.clone())
     }
 }
 

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use k8s_tables::SmolStr;
 
+use crate::model::backend::Zone;
+
 /// The capacity of an interner. At the limit it is cleared, which costs only memory.
 const CAPACITY: usize = 1024;
 
@@ -38,7 +40,7 @@ impl<T: ?Sized> Default for Shared<T> {
     }
 }
 
-/// Interned names of ports, of which nearly all services have the same few.
+/// Interned names of ports and zones, of which nearly all services have the same few.
 #[derive(Default)]
 pub(crate) struct Names {
     /// Port names of frontends.
@@ -47,6 +49,8 @@ pub(crate) struct Names {
     pub(crate) of_service: Shared<[(SmolStr, u16)]>,
     /// Port names of backends.
     pub(crate) of_backend: Shared<[SmolStr]>,
+    /// Zones of backends.
+    pub(crate) zones: Shared<Zone>,
 }
 
 impl fmt::Debug for Names {

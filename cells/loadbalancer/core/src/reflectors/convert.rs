@@ -250,13 +250,13 @@ pub(crate) fn add_backends(
     }
     ports.sort_by_key(|(port, _)| *port);
     // All backends of a port share its names.
-    let shared = |((number, protocol), names): &((u16, Protocol), PortNames)| {
+    let names = |((number, protocol), names): &((u16, Protocol), PortNames)| {
         (*number, *protocol, shared.of_backend.of(names))
     };
-    let ports: SmallVec<[_; 2]> = ports.iter().map(shared).collect();
+    let ports: SmallVec<[_; 2]> = ports.iter().map(names).collect();
     backends.reserve(manifest.endpoints.len());
     for endpoint in &manifest.endpoints {
-        let zone = zone(endpoint).map(Arc::new);
+        let zone = zone(endpoint).map(|zone| shared.zones.of(&zone));
         // Endpoints with names instead of addresses (type FQDN) do not parse and are skipped.
         for ip in parsed::<IpAddr>(&endpoint.addresses).filter(|ip| families.has(ip)) {
             for (port, protocol, names) in &ports {
@@ -297,7 +297,7 @@ fn field_or_label<'e>(
 /// Returns the zone and its hints; hints without a zone are incomplete and ignored.
 fn zone(endpoint: &Endpoint) -> Option<Zone> {
     let zone = field_or_label(&endpoint.zone, endpoint, ZONE).filter(|zone| !zone.is_empty())?.clone();
-    let hints = endpoint.hints.iter().flat_map(|hints| &hints.for_zones);
+    let hints = endpoint.hints.get().into_iter().flat_map(|hints| &hints.for_zones);
     Some(Zone { zone, for_zones: hints.map(|zone| zone.name.clone()).collect() })
 }
 
