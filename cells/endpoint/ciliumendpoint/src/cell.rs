@@ -5,10 +5,11 @@ use std::sync::Arc;
 use endpoints::{CiliumEndpointUids, Endpoint};
 use hive::prelude::*;
 use identity::Range;
-use ipcache::IpcacheWriter;
+use ipcache::{Entry, IpcacheWriter};
 use k8s_tables::Row;
 use k8s_tables::cilium::{CiliumEndpoint, CiliumEndpointSlice};
 use k8s_tables::core::Pod;
+use k8s_types::SmolStr;
 use k8s_writer::Writer;
 use local_node::{LocalNode, LocalNodeConfig};
 use maps::FamilyConfig;
@@ -29,13 +30,25 @@ pub fn cell() -> Cell {
             k8s_tables::optional::<CiliumEndpoint, _>(|config: Config<CiliumEndpointConfig>| {
                 !config.disable_endpoint_crd && !config.enable_cilium_endpoint_slice
             }),
-            k8s_tables::optional::<CiliumEndpointSlice, _>(|config: Config<CiliumEndpointConfig>| {
-                !config.disable_endpoint_crd && config.enable_cilium_endpoint_slice
-            }),
+            k8s_tables::optional_pruned::<CiliumEndpointSlice, _>(
+                |config: Config<CiliumEndpointConfig>| {
+                    !config.disable_endpoint_crd && config.enable_cilium_endpoint_slice
+                },
+                prune,
+            ),
             invoke(follow),
             invoke(publish),
         ],
     )
+}
+
+/// Removes the parts that only operators read. There is an endpoint for every pod of the cluster.
+fn prune(slice: &mut CiliumEndpointSlice) {
+    for endpoint in &mut slice.endpoints {
+        endpoint.pod_uid = SmolStr::default();
+        endpoint.named_ports = Vec::new();
+        endpoint.service_account = SmolStr::default();
+    }
 }
 
 #[derive(Params)]
@@ -47,6 +60,7 @@ struct FollowParams {
     node: Arc<Table<LocalNode>>,
     endpoints: Arc<Table<Endpoint>>,
     ipcache: Arc<IpcacheWriter>,
+    entries: Arc<Table<Entry>>,
     jobs: JobGroup,
     health: Health,
 }
@@ -65,6 +79,7 @@ fn follow(p: FollowParams) {
         endpoints: p.endpoints,
         initializer: p.ipcache.register("ciliumendpoints"),
         ipcache: p.ipcache,
+        entries: p.entries,
         health: p.health,
     };
     p.jobs

@@ -1,13 +1,11 @@
 //! The claims of CiliumEndpoints: functions of objects alone.
 
-use std::collections::hash_map::Entry::{Occupied, Vacant};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::IpAddr;
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use identity::{Range, Scope};
-use ipcache::{Change, Claim, Mapping, Pod, Source};
-use ipnetwork::IpNetwork;
+use ipcache::{Change, Claim, Entry, Mapping, Pod, Source};
 use k8s_tables::Key;
 use k8s_types::cilium::{CiliumEndpoint, CoreCiliumEndpoint, EndpointNetworking};
 
@@ -63,7 +61,7 @@ impl Remote<'_> {
     }
 }
 
-type Claims = BTreeMap<IpNetwork, Mapping>;
+type Claims = BTreeMap<IpAddr, Mapping>;
 
 /// Returns the addresses of an endpoint with their mappings; none of one of this node, whose addresses are `own`.
 pub(crate) fn claims(
@@ -103,50 +101,43 @@ pub(crate) fn claims(
     let claim = |text: &k8s_tables::SmolStr| {
         let address = parse(text).filter(|address| !own.contains(address) && *address != node);
         let address = address.ok_or_else(|| Fault::Address(text.to_string()))?;
-        Ok((address.into(), mapping.clone()))
+        Ok((address, mapping.clone()))
     };
     addresses.map(claim).collect()
 }
 
-/// The claims that were made, by object and by address. There is one of each for every pod of the cluster, so both maps
-/// have values of a few bytes.
+/// The prefix of resources that are CiliumEndpoints; their name follows.
+const RESOURCE: &str = "cep/";
+
+/// The addresses that were claimed, by resource. There is one for every pod of the cluster, which shares its text with the
+/// claims.
 #[derive(Debug, Default)]
-pub(crate) struct Claimed {
-    of_object: HashMap<Key, Box<[IpNetwork]>>,
-    by_address: HashMap<IpNetwork, Owners>,
-}
+pub(crate) struct Claimed(HashMap<Arc<str>, Addresses>);
 
-/// The objects that claim an address: nearly always one.
+/// The addresses of an object: nearly always at most one of each family.
 #[derive(Debug)]
-enum Owners {
-    One(Key),
-    Several(BTreeSet<Key>),
+enum Addresses {
+    Pair(Option<Ipv4Addr>, Option<Ipv6Addr>),
+    Several(Box<[IpAddr]>),
 }
 
-impl Owners {
-    fn add(&mut self, object: &Key) {
-        match self {
-            Owners::One(owner) if owner == object => {}
-            Owners::One(owner) => *self = Owners::Several([owner.clone(), object.clone()].into()),
-            Owners::Several(owners) => drop(owners.insert(object.clone())),
+const _: () = assert!(size_of::<Addresses>() == 24);
+
+impl Addresses {
+    fn new(addresses: &[IpAddr]) -> Addresses {
+        match *addresses {
+            [] => Addresses::Pair(None, None),
+            [IpAddr::V4(v4)] => Addresses::Pair(Some(v4), None),
+            [IpAddr::V6(v6)] => Addresses::Pair(None, Some(v6)),
+            [IpAddr::V4(v4), IpAddr::V6(v6)] => Addresses::Pair(Some(v4), Some(v6)),
+            _ => Addresses::Several(addresses.into()),
         }
     }
 
-    /// Removes an object. Returns whether none is left.
-    fn remove(&mut self, object: &Key) -> bool {
+    fn list(&self) -> Vec<IpAddr> {
         match self {
-            Owners::One(owner) => owner == object,
-            Owners::Several(owners) => {
-                owners.remove(object);
-                owners.is_empty()
-            }
-        }
-    }
-
-    fn iter(&self) -> Box<dyn Iterator<Item = &Key> + '_> {
-        match self {
-            Owners::One(owner) => Box::new(std::iter::once(owner)),
-            Owners::Several(owners) => Box::new(owners.iter()),
+            Addresses::Pair(v4, v6) => v4.map(IpAddr::V4).into_iter().chain(v6.map(IpAddr::V6)).collect(),
+            Addresses::Several(all) => all.to_vec(),
         }
     }
 }
@@ -154,33 +145,31 @@ impl Owners {
 impl Claimed {
     /// Returns the changes that make these the object's claims.
     pub(crate) fn replace(&mut self, object: &Key, claims: Claims) -> Vec<Change> {
-        let resource: Arc<str> = format!("cep/{object}").into();
-        let before = self.of_object.remove(object).unwrap_or_default();
-        let mut changes = Vec::new();
-        for prefix in before.iter().filter(|prefix| !claims.contains_key(prefix)) {
-            if self.by_address.get_mut(prefix).is_some_and(|owners| owners.remove(object)) {
-                self.by_address.remove(prefix);
-            }
-            changes.push(Change::Delete(*prefix, Source::CustomResource, resource.clone()));
-        }
+        let resource = format!("{RESOURCE}{object}");
+        let known = self.0.remove_entry(resource.as_str());
+        let (resource, before) = known.unwrap_or_else(|| (resource.into(), Addresses::new(&[])));
+        let stale = before.list().into_iter().filter(|address| !claims.contains_key(address));
+        let delete =
+            |address: IpAddr| Change::Delete(address.into(), Source::CustomResource, resource.clone());
+        let mut changes: Vec<Change> = stale.map(delete).collect();
         if !claims.is_empty() {
-            self.of_object.insert(object.clone(), claims.keys().copied().collect());
+            let addresses: Vec<IpAddr> = claims.keys().copied().collect();
+            self.0.insert(resource.clone(), Addresses::new(&addresses));
         }
-        for (prefix, mapping) in claims {
-            match self.by_address.entry(prefix) {
-                Occupied(mut owners) => owners.get_mut().add(object),
-                Vacant(place) => drop(place.insert(Owners::One(object.clone()))),
-            }
+        changes.extend(claims.into_iter().map(|(address, mapping)| {
             let claim = Claim { source: Source::CustomResource, resource: resource.clone(), mapping };
-            changes.push(Change::Upsert(prefix, claim));
-        }
+            Change::Upsert(address.into(), claim)
+        }));
         changes
     }
+}
 
-    /// Returns the objects that claim an address.
-    pub(crate) fn owners(&self, address: IpAddr) -> impl Iterator<Item = &Key> {
-        self.by_address.get(&IpNetwork::from(address)).into_iter().flat_map(Owners::iter)
-    }
+/// Returns the names of the objects that claim an address, in order.
+pub(crate) fn owners(entry: &Entry) -> Vec<&str> {
+    let claims = entry.claims().iter().filter(|claim| claim.source == Source::CustomResource);
+    let mut names: Vec<&str> = claims.filter_map(|claim| claim.resource.strip_prefix(RESOURCE)).collect();
+    names.sort_unstable();
+    names
 }
 
 #[cfg(test)]
@@ -231,13 +220,19 @@ mod tests {
             let entry = self.1.get(&snapshot, Entry::by_prefix(address.parse().unwrap()));
             entry.map(|entry| entry.winner().mapping.identity)
         }
+
+        fn owners(&self, address: &str) -> Vec<String> {
+            let snapshot = self.1.snapshot();
+            let entry = self.1.get(&snapshot, Entry::by_prefix(address.parse().unwrap()));
+            entry.map(|entry| owners(entry)).unwrap_or_default().into_iter().map(str::to_owned).collect()
+        }
     }
 
     #[test]
     fn a_pod_of_another_node_is_claimed_with_its_host_and_key() {
         let claims = claims_of(&object("web", 7000.into(), "10.0.0.5", "10.99.0.2")).unwrap();
-        let (prefix, mapping) = claims.first_key_value().unwrap();
-        assert_eq!(prefix.to_string(), "10.0.0.5/32");
+        let (address, mapping) = claims.first_key_value().unwrap();
+        assert_eq!(address.to_string(), "10.0.0.5");
         let node = Some("10.99.0.2".parse().unwrap());
         assert_eq!((mapping.identity, mapping.host_ip, mapping.tunnel), (7000, node, node));
         assert_eq!(mapping.encrypt_key, 7);
@@ -295,15 +290,32 @@ mod tests {
         ipcache.put("old", 7000, "10.0.0.5");
         ipcache.put("new", 7001, "10.0.0.5");
         assert_eq!(ipcache.identity("10.0.0.5/32"), Some(7001));
-        let owners: Vec<_> = ipcache.2.owners("10.0.0.5".parse().unwrap()).cloned().collect();
-        assert_eq!(owners, [key("new"), key("old")]);
+        assert_eq!(ipcache.owners("10.0.0.5/32"), ["shop/new", "shop/old"]);
         ipcache.delete("old");
         assert_eq!(ipcache.identity("10.0.0.5/32"), Some(7001));
         ipcache.put("new", 7001, "10.0.0.6");
         assert_eq!((ipcache.identity("10.0.0.5/32"), ipcache.identity("10.0.0.6/32")), (None, Some(7001)));
         ipcache.delete("new");
         assert_eq!(ipcache.identity("10.0.0.6/32"), None);
-        assert!(ipcache.2.of_object.is_empty() && ipcache.2.by_address.is_empty());
+        assert!(ipcache.2.0.is_empty());
+    }
+
+    #[test]
+    fn all_addresses_of_an_object_are_released_with_it() {
+        for addresses in
+            [&["10.0.0.5", "fd00::5"][..], &["fd00::5"], &["10.0.0.5", "10.0.0.6", "fd00::5"], &[]]
+        {
+            let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
+            let mut claimed = Claimed::default();
+            let claims = addresses.iter().map(|address| (*address, Mapping::identity(7000))).collect();
+            assert_eq!(claimed.replace(&key("web"), claims).len(), addresses.len());
+            let released = claimed.replace(&key("web"), Claims::new());
+            let delete = |address: &IpAddr| {
+                Change::Delete((*address).into(), Source::CustomResource, "cep/shop/web".into())
+            };
+            assert_eq!(released, addresses.iter().map(delete).collect::<Vec<_>>());
+            assert!(claimed.0.is_empty());
+        }
     }
 
     #[test]
@@ -313,8 +325,7 @@ mod tests {
         ipcache.0.upsert(own, Source::Local, "endpoint/7", Mapping::identity(5));
         ipcache.put("liar", 7000, "10.0.0.5");
         assert_eq!(ipcache.identity("10.0.0.5/32"), Some(5));
-        let owners: Vec<_> = ipcache.2.owners("10.0.0.5".parse().unwrap()).cloned().collect();
-        assert_eq!(owners, [key("liar")]);
+        assert_eq!(ipcache.owners("10.0.0.5/32"), ["shop/liar"]);
         ipcache.delete("liar");
         assert_eq!(ipcache.identity("10.0.0.5/32"), Some(5));
     }

@@ -17,7 +17,7 @@ use statedb::{Changes, Initializer, Snapshot, Table, Watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::desired::key;
-use crate::remote::{Claimed, Remote, claims};
+use crate::remote::{Claimed, Remote, claims, owners};
 use crate::slices::Slices;
 
 /// The row of health about objects that claim what they cannot have.
@@ -34,6 +34,7 @@ pub(crate) struct Follow {
     pub(crate) node: Arc<Table<LocalNode>>,
     pub(crate) endpoints: Arc<Table<Endpoint>>,
     pub(crate) ipcache: Arc<IpcacheWriter>,
+    pub(crate) entries: Arc<Table<Entry>>,
     pub(crate) initializer: Initializer<Entry>,
     pub(crate) health: Health,
 }
@@ -101,7 +102,7 @@ impl Reader {
     fn all(&self, snapshot: &Snapshot) -> BTreeSet<Key> {
         match self {
             Reader::Endpoints(table, _) => table.all(snapshot).map(|row| name(row)).collect(),
-            Reader::Slices(_, slices) => slices.all().map(|(key, _)| key.clone()).collect(),
+            Reader::Slices(_, slices) => slices.all().map(|(key, _)| key).collect(),
         }
     }
 
@@ -122,7 +123,7 @@ impl Follow {
     }
 
     async fn follow(self, cx: &JobCx) {
-        let Follow { range, objects, node, endpoints, ipcache, initializer, health } = self;
+        let Follow { range, objects, node, endpoints, ipcache, entries, initializer, health } = self;
         // Before the node's addresses are known its own objects look like those of others.
         node.wait_initialized().await;
         objects.wait_initialized().await;
@@ -161,7 +162,7 @@ impl Follow {
             if let Some(initializer) = initializer.take() {
                 ipcache.complete(initializer);
             }
-            let conflicts = conflicts(&claimed, &endpoints, &snapshot);
+            let conflicts = conflicts(&entries, &endpoints, &snapshot);
             report(&health, &faults, &conflicts, &mut reported);
             let has_own = || endpoints.all(&snapshot).any(|row| key(row).is_some());
             let due = lack.report(&health, reader.lacks_slices() && has_own());
@@ -209,13 +210,16 @@ impl Lack {
 }
 
 /// Returns the objects that claim an address of an endpoint of this node.
-fn conflicts(claimed: &Claimed, endpoints: &Table<Endpoint>, snapshot: &Snapshot) -> Vec<String> {
+fn conflicts(entries: &Table<Entry>, endpoints: &Table<Endpoint>, snapshot: &Snapshot) -> Vec<String> {
+    // The snapshot of the endpoints is older than the claims of this round.
+    let claimed = entries.snapshot();
     let mut found = Vec::new();
     for endpoint in endpoints.all(snapshot).filter(|endpoint| !endpoint.state.is_leaving()) {
         for address in endpoint.record.addresses() {
+            let Some(entry) = entries.get(&claimed, Entry::by_prefix(address.into())) else { continue };
             let pod = endpoint.record.pod_name();
-            let text = |owner: &Key| format!("{owner}: {address} is the address of {pod} on this node");
-            found.extend(claimed.owners(address).map(text));
+            let text = |owner: &str| format!("{owner}: {address} is the address of {pod} on this node");
+            found.extend(owners(entry).into_iter().map(text));
         }
     }
     found

@@ -179,6 +179,7 @@ impl Agent {
             supply(api),
             supply(Member(source)),
             supply(Arc::new(ipcache)),
+            supply(Arc::new(entries.clone())),
             module(
                 "tables",
                 "Tables",
