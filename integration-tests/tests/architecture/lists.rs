@@ -88,7 +88,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
         "operator-api",
         "operator-certgen",
     ],
-    &["operator-status"],
+    &["operator-objects", "operator-status"],
     &[
         "operator-endpoint-slices",
         "operator-identities",

@@ -5,7 +5,7 @@
 //! manifests with their faults.
 //! **Needs** sources, members of `Group<Arc<dyn Source>>`: an API server, the tracker of a script. The folders of
 //! [`K8sConfig`] are sources, too: `cluster-folder` with objects of all kinds, and `static-cnp-path` with policies.
-//! **Provides** `Arc<Table<Row<T>>>` of each table; [`table()`], [`selected`] and [`pruned`] for tables of further kinds;
+//! **Provides** `Arc<Table<Row<T>>>` of each table; [`table()`], [`selected`] for tables of further kinds, [`projected`] for those of a [part](Projection) of each object;
 //! [`events()`] follows a source without a table. A reader that misses an object that may be new waits for
 //! [`Sources::refresh`].
 //! `GET /apiary/k8s-<plural>` lists the complete objects of a kind for `apiary get`; the tables' JSON may omit fields.
@@ -78,6 +78,7 @@ mod object;
 mod page;
 mod policy;
 mod pool;
+mod projection;
 mod reflect;
 mod row;
 mod source_file;
@@ -99,8 +100,9 @@ pub use k8s_types::{
 pub use object::{manifest, manifest_of_json};
 pub use policy::{PolicyBody, PolicyKind, PolicyObject};
 pub use pool::Pool;
+pub use projection::{Projected, Projection};
 pub use row::{Row, Tabled};
 pub use source_file::{ManifestFault, SourceFile};
 pub use sources::Sources;
-pub use table::{optional, optional_pruned, pruned, selected, table};
+pub use table::{optional, optional_pruned, projected, selected, table};
 pub use tables::SERVICE_NAME;

@@ -108,7 +108,7 @@ impl<T: Tabled> Row<T> {
     }
 }
 
-fn name_of(namespace: &str, name: &str) -> String {
+pub(crate) fn name_of(namespace: &str, name: &str) -> String {
     match namespace.is_empty() {
         true => name.to_owned(),
         // As keys are computed for each comparison, without the machinery of `format!`.

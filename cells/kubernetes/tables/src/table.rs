@@ -6,10 +6,11 @@ use hive::Param;
 use hive::prelude::*;
 use statedb::{RwTable, Table};
 
-use k8s_types::{Selection, Source};
+use k8s_types::{Resource as _, Selection, Source};
 
 use crate::numbers::Numbers;
 use crate::page::page;
+use crate::projection::{Projected, Projection};
 use crate::reflect::{Prune, Reflection};
 use crate::row::{Reflected, Row, Tabled};
 use crate::sources::Sources;
@@ -33,31 +34,24 @@ pub fn selected<T: Tabled, P: Param>(select: impl Fn(P) -> Selection + Send + Sy
     bundle([statedb::table::<Row<T>>(), provide(list), invoke(reflect)])
 }
 
-/// As [`table()`], for readers that need a part of each object. A function returns what removes the others, from a dependency of
-/// the hive, so that they take no memory. The page of the kind lists what is left.
-pub fn pruned<T: Tabled, P: Param>(prune: impl Fn(P) -> fn(&mut T) + Send + Sync + 'static) -> Cell {
-    let reflect = move |options: P, table: Arc<RwTable<Row<T>>>, sources: Reflecting| {
+/// As [`table()`], of rows [`Projected<V>`](Projected), for readers that need a part of each object. A function returns what else
+/// is removed from it, from a dependency of the hive. There is no page of the kind.
+pub fn projected<V: Projection, P: Param>(prune: impl Fn(P) -> fn(&mut V) + Send + Sync + 'static) -> Cell {
+    let reflect = move |options: P, table: Arc<RwTable<Projected<V>>>, sources: Reflecting| {
         let prune = prune(options);
-        let prune: Prune<Row<T>> = Arc::new(move |row: &mut Row<T>| prune(&mut row.object));
-        sources.reflect_pruned(&table, T::TABLE, Selection::all(T::KIND), &prune);
+        let prune: Prune<Projected<V>> = Arc::new(move |row: &mut Projected<V>| prune(row.part_mut()));
+        sources.reflect_pruned(&table, V::Object::TABLE, Selection::all(V::Object::KIND), &prune);
     };
-    let list = |table: Arc<Table<Row<T>>>| Member(page(T::TABLE, T::KIND, (*table).clone()));
-    bundle([statedb::table::<Row<T>>(), provide(list), invoke(reflect)])
+    bundle([statedb::table::<Projected<V>>(), invoke(reflect)])
 }
 
 /// As [`table()`], if a function returns true for its dependency, such as an option of the feature that reads the
 /// objects. Otherwise the table is initialized and empty, and no source is watched.
 pub fn optional<T: Tabled, P: Param>(is_enabled: impl Fn(P) -> bool + Send + Sync + 'static) -> Cell {
-    let reflect = move |options: P, table: Arc<RwTable<Row<T>>>, sources: Reflecting| {
-        if is_enabled(options) {
-            sources.reflect(&table, T::TABLE, Selection::all(T::KIND));
-        }
-    };
-    let list = |table: Arc<Table<Row<T>>>| Member(page(T::TABLE, T::KIND, (*table).clone()));
-    bundle([statedb::table::<Row<T>>(), provide(list), invoke(reflect)])
+    optional_pruned(is_enabled, |_: &mut T| ())
 }
 
-/// As [`optional()`], without the parts of the objects that a function removes; see [`pruned()`].
+/// As [`optional()`], without the parts of the objects that a function removes, such as what only other readers need.
 pub fn optional_pruned<T: Tabled, P: Param>(
     is_enabled: impl Fn(P) -> bool + Send + Sync + 'static,
     prune: fn(&mut T),

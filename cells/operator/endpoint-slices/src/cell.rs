@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use hive::prelude::*;
 use k8s_tables::Row;
-use k8s_types::cilium::{CiliumEndpoint, CiliumEndpointSlice, CiliumNode};
+use k8s_types::cilium::{CiliumEndpointSlice, CiliumNode};
 use k8s_types::core::Namespace;
 use k8s_writer::Writer;
 use operator_definitions::Registered;
 use operator_election::Leadership;
+use operator_objects::EndpointRow;
 use statedb::Table;
 
 use crate::slicer::{Slicer, Tables};
@@ -23,7 +24,7 @@ pub fn cell() -> Cell {
 #[derive(Params)]
 struct SlicesParams {
     config: Config<EndpointSlicesConfig>,
-    endpoints: Arc<Table<Row<CiliumEndpoint>>>,
+    endpoints: Arc<Table<EndpointRow>>,
     slices: Arc<Table<Row<CiliumEndpointSlice>>>,
     namespaces: Arc<Table<Row<Namespace>>>,
     nodes: Arc<Table<Row<CiliumNode>>>,

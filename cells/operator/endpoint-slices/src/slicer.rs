@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use hive::JobCx;
 use k8s_tables::Row;
-use k8s_types::cilium::{CiliumEndpoint, CiliumEndpointSlice, CiliumNode};
+use k8s_types::cilium::{CiliumEndpointSlice, CiliumNode};
 use k8s_types::core::Namespace;
 use k8s_types::{Key, Kind, SmolStr};
 use k8s_writer::{Mutation, Step, Target, Writer};
 use operator_election::Leadership;
+use operator_objects::EndpointRow;
 use statedb::{Change, Obj, ReadSource, Table};
 use token_bucket::Bucket;
 use tokio::time::{Instant, sleep_until};
@@ -25,7 +26,7 @@ const PRIORITY: (&str, &str) = ("cilium.io/ces-namespace", "priority");
 /// The tables that slices are made of, and their own.
 #[derive(Clone)]
 pub(crate) struct Tables {
-    pub(crate) endpoints: Arc<Table<Row<CiliumEndpoint>>>,
+    pub(crate) endpoints: Arc<Table<EndpointRow>>,
     pub(crate) slices: Arc<Table<Row<CiliumEndpointSlice>>>,
     pub(crate) namespaces: Arc<Table<Row<Namespace>>>,
     pub(crate) nodes: Arc<Table<Row<CiliumNode>>>,
@@ -39,8 +40,8 @@ impl Tables {
     /// The endpoints of a slice that count, by name.
     fn counting(&self, source: &impl ReadSource, slice: &CiliumEndpointSlice) -> BTreeSet<SmolStr> {
         let counts = |name: &&SmolStr| {
-            let endpoint = self.endpoints.get(source, Row::by_name(&slice.namespace, name));
-            endpoint.is_some_and(|row| contents::of_endpoint(row).is_some())
+            let endpoint = self.endpoints.get(source, EndpointRow::by_name(&slice.namespace, name));
+            endpoint.is_some_and(|row| row.core.is_some())
         };
         slice.endpoints.iter().map(|endpoint| &endpoint.name).filter(counts).cloned().collect()
     }
@@ -131,10 +132,9 @@ impl Slicer {
     }
 
     /// Follows an endpoint.
-    fn endpoint(&self, state: &mut State, change: &Change<Row<CiliumEndpoint>>) {
-        let metadata = &change.object.metadata;
-        let key = Key::new(metadata.namespace.clone(), metadata.name.clone());
-        let desired = if change.deleted { None } else { contents::of_endpoint(&change.object) };
+    fn endpoint(&self, state: &mut State, change: &Change<EndpointRow>) {
+        let key = Key::new(change.object.namespace.clone(), change.object.name.clone());
+        let desired = if change.deleted { None } else { change.object.core.as_deref() };
         let Some(desired) = desired else {
             if let Some(slice) = state.assignment.remove(&key) {
                 self.enqueue(state, &slice);
@@ -144,7 +144,7 @@ impl Slicer {
         let slice = state.assignment.assign(&key);
         let snapshot = self.tables.slices.snapshot();
         let is_written =
-            self.tables.slice(&snapshot, &slice).is_some_and(|row| row.endpoints.contains(&desired));
+            self.tables.slice(&snapshot, &slice).is_some_and(|row| row.endpoints.contains(desired));
         if !is_written {
             self.enqueue(state, &slice);
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hive::prelude::*;
 use k8s_fake_apiserver::{FakeServer, Request};
-use k8s_types::cilium::{CiliumEndpoint, CiliumEndpointSlice, CiliumNode};
+use k8s_types::cilium::{CiliumEndpointSlice, CiliumNode};
 use k8s_types::core::Namespace;
 use k8s_types::{ApiError, Kind};
 use operator_election::Leadership;
@@ -51,7 +51,7 @@ async fn leader(server: &FakeServer, leadership: Leadership, options: &[(&str, &
         server.cell(),
         operator_definitions::cell(),
         k8s_tables::table::<CiliumNode>(),
-        k8s_tables::table::<CiliumEndpoint>(),
+        operator_objects::endpoints(|()| true),
         k8s_tables::table::<CiliumEndpointSlice>(),
         k8s_tables::table::<Namespace>(),
         k8s_writer::cell(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use k8s_types::{Key, ObjectMeta, SmolStr};
+use k8s_types::{Key, SmolStr};
 use tokio::time::Instant;
 
 /// Candidates, each with its uid and the time since which it is one without a break.
@@ -35,11 +35,6 @@ impl Candidates {
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
-}
-
-/// Returns the key and the uid of an object.
-pub(crate) fn key_and_uid(metadata: &ObjectMeta) -> (Key, SmolStr) {
-    (Key::new(metadata.namespace.clone(), metadata.name.clone()), metadata.uid.clone())
 }
 
 #[cfg(test)]

@@ -6,13 +6,14 @@ use ::metrics::Metrics;
 use hive::prelude::*;
 use k8s_tables::Row;
 use k8s_types::Api;
-use k8s_types::cilium::{CiliumEndpoint, CiliumEndpointSlice, CiliumIdentity, CiliumNode};
-use k8s_types::core::{Node, Pod};
+use k8s_types::cilium::{CiliumEndpointSlice, CiliumIdentity, CiliumNode};
+use k8s_types::core::Node;
 use k8s_types::selector::LabelRequirements;
 use operator_definitions::{DefinitionsConfig, Registered};
 use operator_election::Leadership;
 use operator_endpoint_slices::EndpointSlicesConfig;
 use operator_identities::{IdentitiesConfig, PodIdentity};
+use operator_objects::{EndpointRow, PodRow};
 use statedb::Table;
 
 use crate::identities::{IdentityCollector, Tables};
@@ -38,12 +39,12 @@ struct CollectionParams {
     api: Option<Arc<dyn Api>>,
     leadership: Arc<Leadership>,
     identities: Arc<Table<Row<CiliumIdentity>>>,
-    endpoints: Arc<Table<Row<CiliumEndpoint>>>,
+    endpoints: Arc<Table<EndpointRow>>,
     slices: Arc<Table<Row<CiliumEndpointSlice>>>,
     pod_identities: Arc<Table<PodIdentity>>,
     cilium_nodes: Arc<Table<Row<CiliumNode>>>,
     nodes: Arc<Table<Row<Node>>>,
-    pods: Arc<Table<Row<Pod>>>,
+    pods: Arc<Table<PodRow>>,
     metrics: Option<Arc<Metrics>>,
     _registered: Arc<Registered>,
     jobs: JobGroup,

@@ -8,9 +8,10 @@ use hive::JobCx;
 use identity_core::HEARTBEAT;
 use jiff::Timestamp;
 use k8s_tables::Row;
-use k8s_types::cilium::{CiliumEndpoint, CiliumEndpointSlice, CiliumIdentity};
+use k8s_types::cilium::{CiliumEndpointSlice, CiliumIdentity};
 use k8s_types::{Key, Kind, SmolStr};
 use operator_identities::PodIdentity;
+use operator_objects::EndpointRow;
 use serde_json::{Value, json};
 use statedb::{Changes, Obj, Table};
 use token_bucket::Bucket;
@@ -24,7 +25,7 @@ use crate::requests::{Outcome, Requests, Run};
 #[derive(Clone)]
 pub(crate) struct Tables {
     pub(crate) identities: Arc<Table<Row<CiliumIdentity>>>,
-    pub(crate) endpoints: Arc<Table<Row<CiliumEndpoint>>>,
+    pub(crate) endpoints: Arc<Table<EndpointRow>>,
     pub(crate) slices: Arc<Table<Row<CiliumEndpointSlice>>>,
     /// Empty unless the operator creates identities: then those of pods without an endpoint are used, too.
     pub(crate) pods: Arc<Table<PodIdentity>>,
@@ -197,7 +198,7 @@ impl Used {
     fn refresh(&mut self, tables: &Tables) {
         let snapshot = tables.endpoints.snapshot();
         for row in tables.endpoints.by_revision(&snapshot, self.endpoints_from) {
-            self.ids.extend(row.status.identity.as_ref().map(|identity| identity.id));
+            self.ids.extend(row.identity);
         }
         self.endpoints_from = tables.endpoints.revision(&snapshot) + 1;
         let snapshot = tables.slices.snapshot();

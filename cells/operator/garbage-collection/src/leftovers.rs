@@ -4,27 +4,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hive::JobCx;
-use k8s_tables::{Row, Tabled};
 use k8s_types::{Key, SmolStr};
 use statedb::{Snapshot, Table};
 use tokio::time::{Instant, sleep};
 
-use crate::candidates::{Candidates, key_and_uid};
+use crate::candidates::Candidates;
+use crate::object::Object;
 use crate::requests::{Requests, Run};
 
 /// Deletes objects of a kind after their owner is gone.
-pub(crate) struct LeftoverCollector<T: Tabled, O: Tabled> {
-    pub(crate) objects: Arc<Table<Row<T>>>,
-    pub(crate) owners: Arc<Table<Row<O>>>,
+pub(crate) struct LeftoverCollector<T: Object, O: Object> {
+    pub(crate) objects: Arc<Table<T>>,
+    pub(crate) owners: Arc<Table<O>>,
     /// Whether the owner of an object is gone.
-    pub(crate) is_left: fn(&T, &Table<Row<O>>, &Snapshot) -> bool,
+    pub(crate) is_left: fn(&T, &Table<O>, &Snapshot) -> bool,
     pub(crate) requests: Requests,
     pub(crate) interval: Duration,
     /// Counts a run.
     pub(crate) count: Box<dyn Fn(&Run) + Send + Sync>,
 }
 
-impl<T: Tabled, O: Tabled> LeftoverCollector<T, O> {
+impl<T: Object, O: Object> LeftoverCollector<T, O> {
     pub(crate) async fn run(self, cx: JobCx) -> anyhow::Result<()> {
         let (kinds, owners) = (T::KIND.plural(), O::KIND.plural());
         cx.health.ok(format_args!("Waits for the lists of {kinds} and {owners}"));
@@ -65,14 +65,12 @@ impl<T: Tabled, O: Tabled> LeftoverCollector<T, O> {
     fn left(&self) -> Vec<(Key, SmolStr)> {
         let snapshot = self.objects.snapshot();
         let left = self.objects.all(&snapshot).filter(|row| (self.is_left)(row, &self.owners, &snapshot));
-        left.map(|row| key_and_uid(row.object.metadata())).collect()
+        left.map(|row| row.key_and_uid()).collect()
     }
 
     fn is_still_left(&self, key: &Key, uid: &SmolStr) -> bool {
         let snapshot = self.objects.snapshot();
-        let row = self.objects.get(&snapshot, Row::by_key(key));
-        row.is_some_and(|row| {
-            row.object.metadata().uid == *uid && (self.is_left)(row, &self.owners, &snapshot)
-        })
+        let row = self.objects.get(&snapshot, T::by_key(key));
+        row.is_some_and(|row| row.key_and_uid().1 == *uid && (self.is_left)(row, &self.owners, &snapshot))
     }
 }

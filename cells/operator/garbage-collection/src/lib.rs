@@ -36,6 +36,7 @@ mod life_signs;
 mod life_signs_tests;
 mod metrics;
 mod nodes;
+mod object;
 mod requests;
 mod slices;
 mod unmanaged_pods;

@@ -9,7 +9,7 @@ use statedb::{Snapshot, Table};
 const KEEP: &str = "cilium.io/do-not-gc";
 
 /// Whether the Node is missing. Kubernetes itself collects those with an owner.
-pub(crate) fn is_left(cilium_node: &CiliumNode, nodes: &Table<Row<Node>>, snapshot: &Snapshot) -> bool {
+pub(crate) fn is_left(cilium_node: &Row<CiliumNode>, nodes: &Table<Row<Node>>, snapshot: &Snapshot) -> bool {
     let metadata = &cilium_node.metadata;
     let is_kept = metadata.annotations.get(KEEP).is_some_and(|value| value == "true");
     let is_alone = || nodes.get(snapshot, Row::by_name("", &metadata.name)).is_none();

@@ -4,20 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hive::JobCx;
-use k8s_tables::{Row, Tabled};
 use k8s_types::{Key, SmolStr};
 use statedb::Table;
 use tokio::time::sleep;
 
-use crate::candidates::key_and_uid;
+use crate::object::Object;
 use crate::requests::{Requests, Run};
 
 /// The interval of attempts that have failed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Deletes all objects of a kind once: those that an earlier configuration has left.
-pub(crate) async fn delete_all<T: Tabled>(
-    table: Arc<Table<Row<T>>>,
+pub(crate) async fn delete_all<T: Object>(
+    table: Arc<Table<T>>,
     requests: Requests,
     cx: JobCx,
 ) -> anyhow::Result<()> {
@@ -43,7 +42,7 @@ pub(crate) async fn delete_all<T: Tabled>(
     Ok(())
 }
 
-fn objects<T: Tabled>(table: &Table<Row<T>>) -> Vec<(Key, SmolStr)> {
+fn objects<T: Object>(table: &Table<T>) -> Vec<(Key, SmolStr)> {
     let snapshot = table.snapshot();
-    table.all(&snapshot).map(|row| key_and_uid(row.object.metadata())).collect()
+    table.all(&snapshot).map(|row| row.key_and_uid()).collect()
 }

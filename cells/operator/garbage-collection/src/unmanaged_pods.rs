@@ -5,16 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hive::JobCx;
-use k8s_tables::Row;
-use k8s_types::cilium::CiliumEndpoint;
-use k8s_types::core::Pod;
 use k8s_types::selector::LabelRequirements;
 use k8s_types::{Key, Kind, SmolStr};
+use operator_objects::{EndpointRow, Phase, Pod, PodRow};
 use statedb::{ReadSource, Table};
 use tokio::time::{Instant, sleep};
 
-use crate::candidates::{Candidates, key_and_uid};
+use crate::candidates::Candidates;
 use crate::metrics::Numbers;
+use crate::object::Object as _;
 use crate::requests::{Requests, Run};
 
 /// How long a pod must be running without an endpoint.
@@ -25,8 +24,8 @@ const RESTART_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Restarts the selected pods that have no CiliumEndpoint.
 pub(crate) struct PodRestarter {
-    pub(crate) pods: Arc<Table<Row<Pod>>>,
-    pub(crate) endpoints: Arc<Table<Row<CiliumEndpoint>>>,
+    pub(crate) pods: Arc<Table<PodRow>>,
+    pub(crate) endpoints: Arc<Table<EndpointRow>>,
     pub(crate) selector: LabelRequirements,
     pub(crate) requests: Requests,
     pub(crate) interval: Duration,
@@ -64,7 +63,7 @@ impl PodRestarter {
         let found: Vec<(Key, SmolStr)> = {
             let snapshot = self.pods.snapshot();
             let unmanaged = self.pods.all(&snapshot).filter(|pod| self.is_unmanaged(pod, &snapshot));
-            unmanaged.map(|pod| key_and_uid(&pod.metadata)).collect()
+            unmanaged.map(|pod| pod.key_and_uid()).collect()
         };
         let count = found.len();
         self.numbers.unmanaged.set(i64::try_from(count).unwrap_or(i64::MAX));
@@ -85,11 +84,10 @@ impl PodRestarter {
     }
 
     fn is_unmanaged(&self, pod: &Pod, source: &impl ReadSource) -> bool {
-        let metadata = &pod.metadata;
-        let is_running = pod.status.phase == "Running" && metadata.deletion_timestamp.is_none();
-        is_running
-            && !pod.spec.host_network
-            && self.selector.matches(|label| metadata.labels.get(label).map(SmolStr::as_str))
-            && self.endpoints.get(source, Row::by_name(&metadata.namespace, &metadata.name)).is_none()
+        pod.phase == Phase::Running
+            && !pod.is_terminating
+            && pod.host.is_none()
+            && self.selector.matches(|label| pod.labels.get(label).map(SmolStr::as_str))
+            && self.endpoints.get(source, EndpointRow::by_name(&pod.namespace, &pod.name)).is_none()
     }
 }

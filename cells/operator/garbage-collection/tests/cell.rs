@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use hive::prelude::*;
 use k8s_fake_apiserver::{FakeServer, Request};
-use k8s_types::cilium::{CiliumEndpoint, CiliumEndpointSlice, CiliumNode};
-use k8s_types::core::{Namespace, Node, Pod};
+use k8s_types::cilium::{CiliumEndpointSlice, CiliumNode};
+use k8s_types::core::{Namespace, Node};
 use k8s_types::{ApiError, Kind};
 use operator_election::Leadership;
 use operator_endpoint_slices::EndpointSlicesConfig;
@@ -48,10 +48,10 @@ fn leader(server: &FakeServer, leadership: Leadership, options: &[(&str, &str)])
         operator_definitions::cell(),
         config::<EndpointSlicesConfig>(),
         k8s_tables::table::<CiliumNode>(),
-        k8s_tables::table::<CiliumEndpoint>(),
+        operator_objects::endpoints(|()| true),
         k8s_tables::table::<CiliumEndpointSlice>(),
         k8s_tables::table::<Node>(),
-        k8s_tables::table::<Pod>(),
+        operator_objects::pods(),
         supply(Arc::new(leadership)),
         k8s_tables::table::<Namespace>(),
         k8s_writer::cell(),

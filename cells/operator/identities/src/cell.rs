@@ -7,10 +7,11 @@ use hive::prelude::*;
 use identity_core::Range;
 use k8s_tables::Row;
 use k8s_types::cilium::CiliumIdentity;
-use k8s_types::core::{Namespace, Pod};
+use k8s_types::core::Namespace;
 use k8s_writer::Writer;
 use operator_definitions::Registered;
 use operator_election::Leadership;
+use operator_objects::PodRow;
 use statedb::{RwTable, Table};
 
 use crate::controller::{Controller, Tables};
@@ -35,7 +36,7 @@ pub fn cell() -> Cell {
 pub(crate) struct IdentitiesParams {
     config: Config<IdentitiesConfig>,
     rows: Arc<RwTable<PodIdentity>>,
-    pods: Arc<Table<Row<Pod>>>,
+    pods: Arc<Table<PodRow>>,
     namespaces: Arc<Table<Row<Namespace>>>,
     identities: Arc<Table<Row<CiliumIdentity>>>,
     writer: Arc<Writer>,

@@ -12,10 +12,11 @@ use hive::health::{SHOWN, summarize};
 use identity_core::{ClusterIdentity, manifest, number};
 use k8s_tables::Row;
 use k8s_types::cilium::CiliumIdentity;
-use k8s_types::core::{Namespace, Pod};
+use k8s_types::core::Namespace;
 use k8s_types::{Key, Kind, SmolStr, decode, with_type};
 use k8s_writer::{Mutation, NotWritten, Target, Writer, Written};
 use operator_election::Leadership;
+use operator_objects::PodRow;
 use statedb::{Batch, Initializer, RwTable, Table};
 use token_bucket::Bucket;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
@@ -38,7 +39,7 @@ const COMPARE_INTERVAL: Duration = Duration::from_secs(300);
 /// The tables that the job follows.
 #[derive(Clone)]
 pub(crate) struct Tables {
-    pub(crate) pods: Arc<Table<Row<Pod>>>,
+    pub(crate) pods: Arc<Table<PodRow>>,
     pub(crate) namespaces: Arc<Table<Row<Namespace>>>,
     pub(crate) identities: Arc<Table<Row<CiliumIdentity>>>,
 }
@@ -137,12 +138,12 @@ impl Controller {
 }
 
 impl Run {
-    fn read_pods(&mut self, batch: &Batch<Row<Pod>>) {
+    fn read_pods(&mut self, batch: &Batch<PodRow>) {
         let snapshot = self.controller.tables.namespaces.snapshot();
         let mut changed = BTreeSet::new();
         for change in batch {
-            let pod = &change.object.object;
-            let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
+            let pod = &change.object;
+            let (namespace, name) = (&pod.namespace, &pod.name);
             changed.extend(match change.deleted {
                 true => self.controller.sets.remove(&Key::new(namespace.clone(), name.clone())),
                 false => {
@@ -169,8 +170,8 @@ impl Run {
             let Some(namespace) = tables.namespaces.get(&namespaces, Row::by_name("", &name)) else {
                 continue;
             };
-            for pod in tables.pods.prefix(&pods, Row::<Pod>::in_namespace(&name)) {
-                changed.extend(self.controller.sets.update(&pod.object, Some(&namespace.object)));
+            for pod in tables.pods.prefix(&pods, PodRow::in_namespace(&name)) {
+                changed.extend(self.controller.sets.update(pod, Some(&namespace.object)));
             }
         }
         self.sync(changed);

@@ -8,7 +8,7 @@ use identity_core::Range;
 use k8s_fake_apiserver::FakeServer;
 use k8s_types::Kind;
 use k8s_types::cilium::CiliumIdentity;
-use k8s_types::core::{Namespace, Pod};
+use k8s_types::core::Namespace;
 use operator_election::Leadership;
 use serde_json::json;
 use statedb::Table;
@@ -49,7 +49,7 @@ async fn label_sets_that_found_no_id_get_one_as_soon_as_it_is_freed() {
         server.cell(),
         operator_definitions::cell(),
         k8s_tables::table::<Namespace>(),
-        k8s_tables::table::<Pod>(),
+        operator_objects::pods(),
         k8s_writer::cell(),
         supply(Arc::new(Leadership::permanent())),
         job,

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use identity_core::{label_key, pod_labels};
 use k8s_types::Key;
-use k8s_types::core::{Namespace, Pod};
+use k8s_types::core::Namespace;
 use labels::{Filter, LabelArray};
+use operator_objects::{Phase, Pod};
 
 /// A label set, as the key of the table.
 pub(crate) type SetKey = Arc<str>;
@@ -28,12 +29,12 @@ impl LabelSets {
     /// Takes a pod over as it is now, with its namespace. Returns the label sets whose number of pods has changed. Without a
     /// namespace a pod keeps the labels that it has, as its agent does.
     pub(crate) fn update(&mut self, pod: &Pod, namespace: Option<&Namespace>) -> BTreeSet<SetKey> {
-        let key = Key::new(pod.metadata.namespace.clone(), pod.metadata.name.clone());
-        if pod.spec.host_network || matches!(pod.status.phase.as_str(), "Succeeded" | "Failed") {
+        let key = Key::new(pod.namespace.clone(), pod.name.clone());
+        if pod.host.is_some() || pod.phase == Phase::Ended {
             return self.remove(&key);
         }
         let Some(namespace) = namespace else { return BTreeSet::new() };
-        let (all, _) = pod_labels(pod, Some(namespace), &self.cluster);
+        let (all, _) = pod_labels(&pod.object(), Some(namespace), &self.cluster);
         let labels = LabelArray::from(&self.filter.split(&all).0);
         if labels.iter().next().is_none() {
             // Its endpoint is reserved:init.
@@ -76,13 +77,16 @@ impl LabelSets {
 
 #[cfg(test)]
 mod tests {
+    use k8s_types::core;
+    use operator_objects::HostPod;
+
     use super::*;
 
     fn pod(name: &str, app: &str) -> Pod {
-        let mut pod = Pod::default();
+        let mut pod = core::Pod::default();
         (pod.metadata.namespace, pod.metadata.name) = ("shop".into(), name.into());
         pod.metadata.labels = [("app", app), ("pod-template-hash", name)].into_iter().collect();
-        pod
+        pod.into()
     }
 
     #[test]
@@ -107,10 +111,10 @@ mod tests {
         assert_eq!(sets.update(&pod("a", "web"), Some(&namespace)).len(), 2);
         assert_eq!(sets.get(&web), None);
         let mut host = pod("b", "db");
-        host.spec.host_network = true;
+        host.host = Some(Box::new(HostPod { node_name: "n1".into(), is_ready: true }));
         assert_eq!(sets.update(&host, Some(&namespace)).len(), 1);
         let mut ended = pod("a", "web");
-        ended.status.phase = "Succeeded".into();
+        ended.phase = Phase::Ended;
         assert_eq!(sets.update(&ended, Some(&namespace)).len(), 1);
         assert_eq!(sets.counts(), (0, 0));
     }

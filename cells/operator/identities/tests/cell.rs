@@ -7,7 +7,7 @@ use std::time::Duration;
 use hive::prelude::*;
 use k8s_fake_apiserver::{FakeServer, Request};
 use k8s_types::Kind;
-use k8s_types::core::{Namespace, Pod};
+use k8s_types::core::Namespace;
 use operator_election::Leadership;
 use operator_identities::{CREATIONS_PER_SECOND, IdentitiesConfig, PodIdentity};
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ async fn leader(server: &FakeServer, leadership: Leadership, options: &[(&str, &
         server.cell(),
         operator_definitions::cell(),
         k8s_tables::table::<Namespace>(),
-        k8s_tables::table::<Pod>(),
+        operator_objects::pods(),
         k8s_writer::cell(),
         supply(Arc::new(leadership)),
         operator_identities::cell(),

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use k8s_types::SmolStr;
-use k8s_types::core::Pod;
 use k8s_types::selector::LabelRequirements;
+use operator_objects::{HostPod, Pod};
 
 /// The readiness of a node's agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,18 +35,20 @@ impl AgentPods {
 
     /// Takes a pod that is new, has changed or is deleted. Returns the nodes that this may concern.
     pub(crate) fn update(&mut self, pod: &Pod, is_deleted: bool) -> Vec<SmolStr> {
-        let metadata = &pod.metadata;
-        if *metadata.namespace != *self.namespace {
+        if *pod.namespace != *self.namespace {
             return Vec::new();
         }
-        let mut nodes: Vec<SmolStr> = self.remove(&metadata.name).into_iter().collect();
-        let is_selected = self.selector.matches(|label| metadata.labels.get(label).map(SmolStr::as_str));
-        let node = &pod.spec.node_name;
-        if is_selected && !is_deleted && !node.is_empty() {
-            self.node_of.insert(metadata.name.clone(), node.clone());
-            self.by_node.entry(node.clone()).or_default().insert(metadata.name.clone(), is_ready(pod));
-            if !nodes.contains(node) {
-                nodes.push(node.clone());
+        let mut nodes: Vec<SmolStr> = self.remove(&pod.name).into_iter().collect();
+        let is_selected = self.selector.matches(|label| pod.labels.get(label).map(SmolStr::as_str));
+        let host =
+            pod.host.as_deref().filter(|host| is_selected && !is_deleted && !host.node_name.is_empty());
+        if let Some(HostPod { node_name, is_ready }) = host {
+            // A terminating agent reports that it is ready until it ends.
+            let is_ready = *is_ready && !pod.is_terminating;
+            self.node_of.insert(pod.name.clone(), node_name.clone());
+            self.by_node.entry(node_name.clone()).or_default().insert(pod.name.clone(), is_ready);
+            if !nodes.contains(node_name) {
+                nodes.push(node_name.clone());
             }
         }
         nodes
@@ -79,14 +81,9 @@ impl AgentPods {
     }
 }
 
-/// Whether a pod is ready and not being deleted: a terminating agent reports that it is ready until it ends.
-fn is_ready(pod: &Pod) -> bool {
-    let is_true = pod.status.conditions.iter().any(|c| c.r#type == "Ready" && c.status == "True");
-    is_true && pod.metadata.deletion_timestamp.is_none()
-}
-
 #[cfg(test)]
 mod tests {
+    use k8s_types::core;
     use serde_json::{Value, json};
 
     use super::*;
@@ -94,13 +91,13 @@ mod tests {
     fn pod(name: &str, node: &str, ready: &str) -> Value {
         json!({
             "metadata": {"name": name, "namespace": "kube-system", "labels": {"k8s-app": "cilium"}},
-            "spec": {"nodeName": node, "containers": []},
+            "spec": {"nodeName": node, "hostNetwork": true, "containers": []},
             "status": {"conditions": [{"type": "Ready", "status": ready}]},
         })
     }
 
     fn read(pod: &Value) -> Pod {
-        k8s_types::decode(pod.to_string().as_bytes()).unwrap()
+        k8s_types::decode::<core::Pod>(pod.to_string().as_bytes()).unwrap().into()
     }
 
     fn pods() -> AgentPods {
@@ -132,6 +129,7 @@ mod tests {
             ("/metadata/namespace", json!("default")),
             ("/metadata/labels", json!({"k8s-app": "cilium-operator"})),
             ("/spec/nodeName", json!("")),
+            ("/spec/hostNetwork", json!(false)),
         ] {
             let mut other = pod("x", "n1", "True");
             *other.pointer_mut(path).unwrap() = value;

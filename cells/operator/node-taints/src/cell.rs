@@ -6,11 +6,12 @@ use std::sync::Arc;
 use hive::prelude::*;
 use k8s_tables::Row;
 use k8s_types::DEFAULT_NAMESPACE;
-use k8s_types::core::{Node, Pod};
+use k8s_types::core::Node;
 use k8s_types::selector::LabelRequirements;
 use k8s_writer::Writer;
 use operator_definitions::Registered;
 use operator_election::{ElectionConfig, Leadership};
+use operator_objects::PodRow;
 use statedb::Table;
 
 use crate::agent_pods::AgentPods;
@@ -28,7 +29,7 @@ struct NodeTaintsParams {
     config: Config<NodeTaintsConfig>,
     election: Config<ElectionConfig>,
     nodes: Arc<Table<Row<Node>>>,
-    pods: Arc<Table<Row<Pod>>>,
+    pods: Arc<Table<PodRow>>,
     writer: Arc<Writer>,
     leadership: Arc<Leadership>,
     _registered: Arc<Registered>,

@@ -7,10 +7,11 @@ use hive::JobCx;
 use hive::prelude::Config;
 use jiff::Timestamp;
 use k8s_tables::Row;
-use k8s_types::core::{Node, Pod};
+use k8s_types::core::Node;
 use k8s_types::{Key, Kind, SmolStr};
 use k8s_writer::{Mutation, Step, Target, Writer};
 use operator_election::Leadership;
+use operator_objects::PodRow;
 use statedb::{Batch, Table};
 
 use crate::NodeTaintsConfig;
@@ -22,7 +23,7 @@ pub(crate) struct NodeTaints {
     pub(crate) config: Config<NodeTaintsConfig>,
     pub(crate) agents: AgentPods,
     pub(crate) nodes: Arc<Table<Row<Node>>>,
-    pub(crate) pods: Arc<Table<Row<Pod>>>,
+    pub(crate) pods: Arc<Table<PodRow>>,
     pub(crate) writer: Arc<Writer>,
     pub(crate) leadership: Leadership,
     /// Enqueued changes by node and part, until the table shows that they are done.
@@ -59,7 +60,7 @@ impl NodeTaints {
         }
     }
 
-    fn update(&mut self, batch: Batch<Row<Pod>>) -> BTreeSet<SmolStr> {
+    fn update(&mut self, batch: Batch<PodRow>) -> BTreeSet<SmolStr> {
         batch.iter().flat_map(|change| self.agents.update(&change.object, change.deleted)).collect()
     }
 

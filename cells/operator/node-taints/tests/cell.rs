@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hive::prelude::*;
 use k8s_fake_apiserver::FakeServer;
-use k8s_types::core::{Node, Pod};
+use k8s_types::core::Node;
 use k8s_types::{ApiError, Kind};
 use k8s_writer::Write;
 use k8s_writer::testing::idle;
@@ -46,7 +46,7 @@ fn leader(server: &FakeServer, leadership: Leadership, options: &[(&str, &str)])
         config::<ElectionConfig>(),
         operator_definitions::cell(),
         k8s_tables::table::<Node>(),
-        k8s_tables::table::<Pod>(),
+        operator_objects::pods(),
         k8s_writer::cell(),
         supply(Arc::new(leadership)),
         operator_node_taints::cell(),
@@ -75,7 +75,7 @@ fn agent(node: &str, ready: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": format!("cilium-{node}"), "namespace": "kube-system", "labels": {"k8s-app": "cilium"}},
-        "spec": {"nodeName": node, "containers": [{"name": "agent", "image": "none"}]},
+        "spec": {"nodeName": node, "hostNetwork": true, "containers": [{"name": "agent", "image": "none"}]},
         "status": {"conditions": [{"type": "Ready", "status": ready}]},
     })
 }
