@@ -51,6 +51,38 @@ impl Label {
 
 impl fmt::Display for Label {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        LabelRef::from(self).fmt(f)
+    }
+}
+
+/// A label whose parts are borrowed, of a [`LabelArray`](crate::LabelArray) or a [`Label`]; with the same order and
+/// `Display`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LabelRef<'a> {
+    /// The key.
+    pub key: &'a str,
+    /// The value, often empty.
+    pub value: &'a str,
+    /// The origin of the label: `k8s`, `reserved`, `unspec`, ...
+    pub source: &'a str,
+}
+
+impl LabelRef<'_> {
+    /// Returns the label with parts of its own.
+    pub fn to_label(self) -> Label {
+        let LabelRef { key, value, source } = self;
+        Label { key: key.to_owned(), value: value.to_owned(), source: source.to_owned() }
+    }
+}
+
+impl<'a> From<&'a Label> for LabelRef<'a> {
+    fn from(label: &'a Label) -> LabelRef<'a> {
+        LabelRef { key: &label.key, value: &label.value, source: &label.source }
+    }
+}
+
+impl fmt::Display for LabelRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.source, self.key)?;
         if !self.value.is_empty() {
             write!(f, "={}", self.value)?;

@@ -5,11 +5,11 @@
 //! **Needs** nothing.
 //!
 //! ```
-//! use labels::{Label, LabelArray, Labels};
+//! use labels::{LabelArray, Labels};
 //!
 //! let labels = Labels::parse(["k8s:app=web", "k8s:io.kubernetes.pod.namespace=shop"]);
 //! let sorted = LabelArray::from(&labels);
-//! assert_eq!(sorted.iter().map(Label::to_string).collect::<Vec<_>>()[0], "k8s:app=web");
+//! assert_eq!(sorted.texts()[0], "k8s:app=web");
 //! ```
 
 mod array;
@@ -19,9 +19,9 @@ mod label;
 mod named_ports;
 mod port_labels;
 
-pub use array::LabelArray;
+pub use array::{LabelArray, LabelIter};
 pub use filter::{BadPrefix, Filter};
 pub use keys::*;
-pub use label::{GENERATED, Label, Labels, PORTS, RESERVED, UNSPECIFIED};
+pub use label::{GENERATED, Label, LabelRef, Labels, PORTS, RESERVED, UNSPECIFIED};
 pub use named_ports::NamedPorts;
 pub use port_labels::{port_labels, port_protocol, ports_of_labels};

@@ -4,7 +4,7 @@
 //! Cilium's form: `gen:io.cilium.k8s.named-ports=dns.UDP.53_http.TCP.8080`, ports in the order of their names. A value
 //! that exceeds the limit of a label continues in `...named-ports-1`, `-2` and so on.
 
-use crate::label::{Label, PORTS};
+use crate::label::{Label, LabelRef, PORTS};
 use crate::named_ports::NamedPorts;
 
 const KEY: &str = "io.cilium.k8s.named-ports";
@@ -39,8 +39,9 @@ pub fn port_labels(ports: &NamedPorts) -> Vec<Label> {
 }
 
 /// Parses the named ports of labels that [`port_labels`] returned; ignores other labels.
-pub fn ports_of_labels<'a>(labels: impl IntoIterator<Item = &'a Label>) -> NamedPorts {
-    let ours = labels.into_iter().filter(|label| label.source == PORTS && label.key.starts_with(KEY));
+pub fn ports_of_labels<'a>(labels: impl IntoIterator<Item: Into<LabelRef<'a>>>) -> NamedPorts {
+    let labels = labels.into_iter().map(Into::into);
+    let ours = labels.filter(|label| label.source == PORTS && label.key.starts_with(KEY));
     let ports = ours.flat_map(|label| label.value.split(SEPARATOR)).filter_map(|text| {
         let mut parts = text.rsplitn(3, '.');
         let (port, of, name) = (parts.next()?, parts.next()?, parts.next()?);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use datapath_abi::identity::HOST;
 use identity_core::{Range, Scope, reserved_label};
 use k8s_types::Time;
-use labels::{LabelArray, Labels, NamedPorts};
+use labels::{LabelArray, LabelRef, Labels, NamedPorts};
 use state_file::Rewrite;
 use statedb::{Initializer, Obj, RwTable, Table, Writer};
 
@@ -68,7 +68,7 @@ impl Identities {
         if let Some(requests) = &self.requests {
             return self.allocate_known(labels, user).ok_or_else(|| {
                 let labels = LabelArray::from(labels);
-                if let Some(label) = reserved_label(&labels).cloned() {
+                if let Some(label) = reserved_label(&labels).map(LabelRef::to_label) {
                     self.withdraw(user);
                     return Error::Reserved { labels, label };
                 }
@@ -190,7 +190,7 @@ impl Identities {
             Reserved::Taken(other) => {
                 // Drop the lock: `allocate` takes it itself.
                 drop(held);
-                let numeric = self.allocate(&labels.iter().cloned().collect(), user)?;
+                let numeric = self.allocate(&labels.to_labels(), user)?;
                 tracing::warn!(
                     identity = id,
                     new_identity = numeric,

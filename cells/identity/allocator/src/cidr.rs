@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
-use labels::{CIDR, Label, LabelArray};
+use labels::{CIDR, LabelArray, LabelRef, RESERVED};
 
 /// Returns the labels of all addresses in a prefix: its own, and the world's of its family. If both families are
 /// enabled, each has a separate world. A prefix of length zero has only the label of the world.
@@ -20,12 +20,9 @@ pub fn cidr_labels(prefix: IpNetwork, ipv4_enabled: bool, ipv6_enabled: bool) ->
         (IpNetwork::V6(_), true, _) => "world-ipv6",
         _ => "world",
     };
-    let own = (prefix.prefix() > 0).then(|| Label {
-        key: key(prefix),
-        value: String::new(),
-        source: CIDR.to_owned(),
-    });
-    own.into_iter().chain([Label::reserved(world)]).collect()
+    let key = key(prefix);
+    let own = (prefix.prefix() > 0).then_some(LabelRef { key: &key, value: "", source: CIDR });
+    own.into_iter().chain([LabelRef { key: world, value: "", source: RESERVED }]).collect()
 }
 
 /// Returns the prefix as a label key, which must have no colon and must neither begin nor end with a dash.
@@ -46,7 +43,7 @@ pub(crate) fn prefix(labels: &LabelArray) -> Option<IpNetwork> {
     let mut own = labels.iter().filter(|label| label.source == CIDR);
     let label = own.next()?;
     let text = match label.key.contains('.') && !label.key.contains('-') {
-        true => label.key.clone(),
+        true => label.key.to_owned(),
         false => label.key.replace('-', ":"),
     };
     let (ip, bits) = text.split_once('/')?;

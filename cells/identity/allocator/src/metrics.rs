@@ -45,7 +45,7 @@ impl Collector for Kinds {
                 *kinds.entry("well_known").or_insert(0) += 1;
                 source(RESERVED);
             }
-            let own: BTreeSet<&str> = row.labels.iter().map(|label| label.source.as_str()).collect();
+            let own: BTreeSet<&str> = row.labels.iter().map(|label| label.source).collect();
             own.into_iter().for_each(&mut source);
         }
         let help = "Number of identities currently allocated";

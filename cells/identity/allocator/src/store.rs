@@ -28,7 +28,7 @@ impl Entry {
 
 impl From<&Identity> for Entry {
     fn from(row: &Identity) -> Entry {
-        Entry { id: row.id, labels: row.labels.iter().cloned().collect() }
+        Entry { id: row.id, labels: row.labels.to_labels() }
     }
 }
 

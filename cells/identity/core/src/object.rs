@@ -2,7 +2,7 @@
 
 use k8s_types::Time;
 use k8s_types::cilium::CiliumIdentity;
-use labels::{Label, LabelArray, POD_NAMESPACE, RESERVED};
+use labels::{Label, LabelArray, LabelRef, POD_NAMESPACE, RESERVED};
 use serde_json::{Map, Value, json};
 
 use crate::range::Range;
@@ -57,11 +57,11 @@ impl ClusterIdentity {
         }
         let labels: LabelArray =
             object.security_labels.iter().map(|(key, value)| label(key, value)).collect();
-        if labels.iter().next().is_none() {
+        if labels.is_empty() {
             return Err(Fault::NoLabels);
         }
         if let Some(label) = reserved_label(&labels) {
-            return Err(Fault::Reserved(label.clone()));
+            return Err(Fault::Reserved(label.to_label()));
         }
         let created = object.metadata.creation_timestamp;
         let heartbeat = object.metadata.annotations.get(HEARTBEAT).is_some();
@@ -71,7 +71,7 @@ impl ClusterIdentity {
 
 /// Returns the label by which these are none of a workload: policy takes it for the host, the world, ..., and only the agent's
 /// own identities have it.
-pub fn reserved_label(labels: &LabelArray) -> Option<&Label> {
+pub fn reserved_label(labels: &LabelArray) -> Option<LabelRef<'_>> {
     labels.iter().find(|label| label.source == RESERVED && label.key != "init")
 }
 
@@ -91,9 +91,8 @@ fn label(key: &str, value: &str) -> Label {
 /// Returns the object of an identity, as Cilium writes it: with the namespace as its only label, for selectors.
 pub fn manifest(labels: &LabelArray) -> Value {
     let namespace = labels.iter().find(|label| label.source == labels::K8S && label.key == POD_NAMESPACE);
-    let namespace = namespace.map(|label| (POD_NAMESPACE.to_owned(), Value::from(label.value.as_str())));
-    let all =
-        labels.iter().map(|label| (format!("{}:{}", label.source, label.key), label.value.as_str().into()));
+    let namespace = namespace.map(|label| (POD_NAMESPACE.to_owned(), Value::from(label.value)));
+    let all = labels.iter().map(|label| (format!("{}:{}", label.source, label.key), label.value.into()));
     json!({
         "metadata": {"labels": namespace.into_iter().collect::<Map<_, _>>()},
         "security-labels": all.collect::<Map<String, Value>>(),

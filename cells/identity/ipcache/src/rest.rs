@@ -55,9 +55,7 @@ fn has_labels(own: &Option<LabelArray>, wanted: &[String]) -> bool {
     let Some(own) = own else { return false };
     wanted.iter().map(|text| Label::parse(text)).all(|want| {
         let any = matches!(want.source.as_str(), labels::ANY | labels::UNSPECIFIED);
-        own.of_key(&want.key)
-            .iter()
-            .any(|have| have.value == want.value && (any || have.source == want.source))
+        own.of_key(&want.key).any(|have| have.value == want.value && (any || have.source == want.source))
     })
 }
 

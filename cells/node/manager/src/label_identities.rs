@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ::identity::{NodeIdentities, cidr_labels};
 use datapath_abi::identity;
-use labels::{CIDR, Filter, K8S, Label, LabelArray, Labels, POLICY_CLUSTER};
+use labels::{CIDR, Filter, K8S, Label, LabelArray, LabelRef, Labels, POLICY_CLUSTER};
 
 use crate::model::{Key, Rows};
 use crate::node::Node;
@@ -172,7 +172,7 @@ impl LabelIdentities {
         }
         let prefix = address.map(|ip| cidr_labels(ip.into(), true, true));
         let of_prefix = prefix.iter().flat_map(LabelArray::iter).filter(|label| label.source == CIDR);
-        all.extend(of_prefix.cloned());
+        all.extend(of_prefix.map(LabelRef::to_label));
         all.into_iter().collect()
     }
 }

@@ -36,7 +36,7 @@ impl LabelSets {
         let Some(namespace) = namespace else { return BTreeSet::new() };
         let (all, _) = pod_labels(&pod.object(), Some(namespace), &self.cluster);
         let labels = LabelArray::from(&self.filter.split(&all).0);
-        if labels.iter().next().is_none() {
+        if labels.is_empty() {
             // Its endpoint is reserved:init.
             return self.remove(&key);
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
-use labels::{Label, LabelArray, RESERVED};
+use labels::{Label, LabelArray, LabelRef, RESERVED};
 
 use crate::engine::{Change, Engine};
 use crate::identities::Identity;
@@ -61,7 +61,7 @@ pub(crate) fn with_groups(
             _ => prefixes.iter().any(|inner| contains(outer, inner)),
         })
     };
-    let mut all: Vec<Label> = own.iter().cloned().collect();
+    let mut all: Vec<Label> = own.iter().map(LabelRef::to_label).collect();
     for (name, group) in groups.iter().filter(|(_, group)| is_member(group)) {
         let label =
             |key: String, value: &str| Label { source: CIDR_GROUP.to_owned(), key, value: value.to_owned() };

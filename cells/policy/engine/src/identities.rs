@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
-use labels::{CIDR, Label, LabelArray};
+use labels::{CIDR, LabelArray, LabelRef};
 
 use crate::Test;
 use crate::groups::{CidrGroups, with_groups};
@@ -32,7 +32,7 @@ impl Identity {
         settings: &Settings,
     ) -> Identity {
         let of_prefix = own.iter().filter(|label| label.source == CIDR);
-        let prefixes = of_prefix.filter_map(|label| prefix_of_key(&label.key)).collect();
+        let prefixes = of_prefix.filter_map(|label| prefix_of_key(label.key)).collect();
         Identity { labels: own.clone(), own, ports, prefixes }.in_groups(groups, settings)
     }
 
@@ -63,8 +63,8 @@ impl Identity {
 }
 
 /// Whether a label names a prefix.
-fn is_prefix(label: &Label) -> bool {
-    label.source == CIDR && prefix_of_key(&label.key).is_some()
+fn is_prefix(label: &LabelRef<'_>) -> bool {
+    label.source == CIDR && prefix_of_key(label.key).is_some()
 }
 
 /// All identities, indexed by id, label and prefix.
@@ -85,8 +85,8 @@ impl Identities {
             self.by_prefix.insert((prefix.network(), prefix.prefix(), id));
         }
         for label in identity.labels.iter().filter(|label| !is_prefix(label)) {
-            let values = self.by_label.entry(label.key.clone()).or_default();
-            values.entry(label.value.clone()).or_default().insert(id);
+            let values = self.by_label.entry(label.key.to_owned()).or_default();
+            values.entry(label.value.to_owned()).or_default().insert(id);
         }
         self.all.insert(id, identity);
         old
@@ -99,15 +99,15 @@ impl Identities {
             self.by_prefix.remove(&(prefix.network(), prefix.prefix(), id));
         }
         for label in old.labels.iter().filter(|label| !is_prefix(label)) {
-            let Some(values) = self.by_label.get_mut(&label.key) else { continue };
-            if let Some(ids) = values.get_mut(&label.value) {
+            let Some(values) = self.by_label.get_mut(label.key) else { continue };
+            if let Some(ids) = values.get_mut(label.value) {
                 ids.remove(&id);
                 if ids.is_empty() {
-                    values.remove(&label.value);
+                    values.remove(label.value);
                 }
             }
             if values.is_empty() {
-                self.by_label.remove(&label.key);
+                self.by_label.remove(label.key);
             }
         }
         Some(old)

@@ -169,12 +169,12 @@ impl Requirement {
             let inside = has_prefix_inside(labels, &prefix);
             return self.test.holds(inside.then_some(""));
         }
-        let of_key = labels.of_key(&self.key);
+        let mut of_key = labels.of_key(&self.key);
         let label = match matches!(self.source.as_str(), ANY | UNSPECIFIED) {
-            true => of_key.first(),
-            false => of_key.iter().find(|label| label.source == self.source),
+            true => of_key.next(),
+            false => of_key.find(|label| label.source == self.source),
         };
-        self.test.holds(label.map(|label| label.value.as_str()))
+        self.test.holds(label.map(|label| label.value))
     }
 }
 
@@ -188,7 +188,7 @@ fn has_prefix_inside(labels: &LabelArray, outer: &IpNetwork) -> bool {
     labels
         .iter()
         .filter(|label| label.source == CIDR)
-        .any(|label| prefix_of_key(&label.key).is_some_and(|inner| contains(outer, &inner)))
+        .any(|label| prefix_of_key(label.key).is_some_and(|inner| contains(outer, &inner)))
 }
 
 /// Whether `inner` is a subset of `outer`, regardless of the host bits of both.

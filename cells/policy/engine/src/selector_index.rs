@@ -129,9 +129,9 @@ impl SelectorIndex {
         let mut found: Vec<SelectorId> = self.others.iter().copied().collect();
         for identity in identities {
             for label in identity.labels.iter() {
-                let Some(known) = self.by_key.get(label.key.as_str()) else { continue };
+                let Some(known) = self.by_key.get(label.key) else { continue };
                 found.extend(&known.any_value);
-                found.extend(known.by_value.get(label.value.as_str()).into_iter().flatten());
+                found.extend(known.by_value.get(label.value).into_iter().flatten());
             }
             for prefix in identity.prefixes() {
                 let of_family = (prefix.is_ipv4(), 0)..=(prefix.is_ipv4(), prefix.prefix());

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use labels::{Label, LabelArray};
+use labels::{Label, LabelArray, LabelRef};
 use policy_engine::{
     Action, Authentication, Change, CidrGroup, CidrGroups, CidrSelector, Decision, Direction, Enforcement,
     Engine, Entry, HOST, HttpRule, Kind, L7Rules, NamedPorts, Peers, Policy, Port, PortSpec, Ports,
@@ -90,7 +90,7 @@ impl World {
             };
             group.prefixes.iter().any(inside)
         };
-        let mut all: Vec<Label> = own.iter().cloned().collect();
+        let mut all: Vec<Label> = own.iter().map(LabelRef::to_label).collect();
         for (name, group) in self.groups.iter().filter(|(_, group)| is_in(group)) {
             let (_, kind) = group.labels.first_key_value().unwrap();
             let name = format!("cidrgroup:io.cilium.policy.cidrgroupname/{name}");

@@ -9,7 +9,7 @@ use fqdn::{Changes, History, Limits, Lookup, Names, Pattern, RestoredRules, Sele
 use identity::cidr_labels;
 use ipnetwork::IpNetwork;
 use jiff::Timestamp;
-use labels::{Label, LabelArray};
+use labels::{LabelArray, LabelRef};
 use serde_json::Value;
 
 use crate::record;
@@ -183,9 +183,9 @@ pub(crate) fn labels_of(
     };
     let prefix = longest.copied().or_else(|| world.parse().ok());
     let of_prefix = prefix.map(|prefix| cidr_labels(prefix, families[0], families[1])).unwrap_or_default();
-    let of_name = |key: &str| Label { key: key.to_owned(), value: String::new(), source: FQDN.to_owned() };
+    let of_name = |key| LabelRef { key, value: "", source: FQDN };
     let names: BTreeSet<&str> = selectors.iter().map(Selector::label_key).collect();
-    names.into_iter().map(of_name).chain(of_prefix.iter().cloned()).collect()
+    names.into_iter().map(of_name).chain(of_prefix.iter()).collect()
 }
 
 #[cfg(test)]

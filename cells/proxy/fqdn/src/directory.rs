@@ -13,7 +13,7 @@ use futures::future::{BoxFuture, FutureExt as _};
 use identity::{Identity, Range};
 use ipcache::Entry;
 use ipnetwork::IpNetwork;
-use labels::Label;
+use labels::{Label, LabelRef};
 use local_node::LocalNode;
 use parking_lot::Mutex;
 use policy::PeerSelector;
@@ -213,7 +213,7 @@ impl Directory for NameDirectory {
         let identities = &self.tables.identities;
         let snapshot = identities.snapshot();
         match identities.get(&snapshot, Identity::by_id(identity)) {
-            Some(row) => row.labels.iter().cloned().collect(),
+            Some(row) => row.labels.iter().map(LabelRef::to_label).collect(),
             None => datapath_abi::identity::label(identity).map(Label::reserved).into_iter().collect(),
         }
     }

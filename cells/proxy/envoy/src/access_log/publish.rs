@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use endpoints::Endpoint;
 use identity::Identity;
-use labels::Label;
+use labels::{Label, LabelRef};
 use local_node::LocalNode;
 use monitor::Monitor;
 use monitor_events::record::{ObservationPoint, Party, Record, access_log};
@@ -58,7 +58,7 @@ impl Records {
     fn labels(&self, snapshot: &Snapshot, identity: u64) -> Vec<Label> {
         let Ok(identity) = u32::try_from(identity) else { return Vec::new() };
         match self.identities.get(snapshot, Identity::by_id(identity)) {
-            Some(row) => row.labels.iter().cloned().collect(),
+            Some(row) => row.labels.iter().map(LabelRef::to_label).collect(),
             None => datapath_abi::identity::label(identity).map(Label::reserved).into_iter().collect(),
         }
     }
