@@ -93,7 +93,7 @@ pub(crate) fn claims(
         host_ip: Some(node),
         tunnel: Some(node),
         encrypt_key,
-        pod: Some(pod),
+        pod: Some(Box::new(pod)),
         ..Mapping::identity(identity)
     };
     let pairs = networking.addressing.iter().flat_map(|pair| [&pair.ipv4, &pair.ipv6]);

@@ -26,7 +26,7 @@ pub struct Mapping {
     /// Index of the encryption key, or zero.
     pub encrypt_key: u8,
     /// The pod, if it is one.
-    pub pod: Option<Pod>,
+    pub pod: Option<Box<Pod>>,
     /// Whether the identity gives way to that of any other claim on the prefix, whatever its source: the range of a node's
     /// pods is the world until its pods are known, but a policy that names the same range has an identity for it. All other
     /// fields stay.

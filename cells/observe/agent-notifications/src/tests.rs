@@ -157,7 +157,7 @@ async fn entries_of_the_ipcache_have_their_previous_identity() {
         stage.notifications(|stage| stage.ipcache.upsert(prefix, Source::Generated, "cidr", other)).await;
     assert_eq!(got, []);
     let pod = ipcache::Pod { namespace: "shop".into(), name: "web-1".into() };
-    let next = Mapping { identity: 301, host_ip: None, encrypt_key: 3, pod: Some(pod), ..mapping };
+    let next = Mapping { identity: 301, host_ip: None, encrypt_key: 3, pod: Some(Box::new(pod)), ..mapping };
     let got =
         stage.notifications(|stage| stage.ipcache.upsert(prefix, Source::Local, "endpoint/7", next)).await;
     let text = concat!(

@@ -57,9 +57,9 @@ impl Targets {
 
     /// Returns the claims that map the endpoint's addresses to its identity.
     pub(crate) fn claims(&self, record: &Record) -> impl Iterator<Item = Change> + use<'_> {
-        let pod = (!record.k8s_pod_name.is_empty()).then(|| Pod {
-            namespace: record.k8s_namespace.as_str().into(),
-            name: record.k8s_pod_name.as_str().into(),
+        let pod = (!record.k8s_pod_name.is_empty()).then(|| {
+            let (namespace, name) = (record.k8s_namespace.as_str(), record.k8s_pod_name.as_str());
+            Box::new(Pod { namespace: namespace.into(), name: name.into() })
         });
         let (identity, resource) = (record.identity(), resource(record));
         let addresses: Vec<IpAddr> = record.addresses().collect();
