@@ -275,8 +275,12 @@ impl Repository {
     }
 
     /// Adds prefixes that have identities and are in the ipcache.
-    pub(crate) fn hold(&mut self, prefixes: impl IntoIterator<Item = IpNetwork>) {
-        self.held.extend(prefixes);
+    pub(crate) fn hold(&mut self, prefixes: Vec<IpNetwork>) {
+        // Insertion in order leaves the nodes of a set half empty: many prefixes are a reason to build it again.
+        match prefixes.len() > self.held.len() / 8 {
+            true => self.held = std::mem::take(&mut self.held).into_iter().chain(prefixes).collect(),
+            false => self.held.extend(prefixes),
+        }
     }
 
     /// Removes and returns the held prefixes that neither rules in force nor staged policies name. Costs what rules have

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::OptionFuture;
-use identity::Identity;
+use identity::{Identity, Scope};
 use k8s_tables::cilium::CiliumCIDRGroup;
 use k8s_tables::core::{ClusterNetworkPolicy, NetworkPolicy};
 use k8s_tables::{PolicyKind, PolicyObject, Row, SmolStr, Tabled};
@@ -51,7 +51,7 @@ pub(crate) struct Cursor {
     cluster_network_policies: RowPolicies<ClusterNetworkPolicy>,
     cidr_groups: Changes<Row<CiliumCIDRGroup>>,
     identities: Changes<Identity>,
-    /// The identities as they were read last.
+    /// The identities as they were read last, but for those of prefixes.
     known_identities: HashMap<u32, Obj<Identity>>,
 }
 
@@ -307,6 +307,10 @@ impl Cursor {
         let known = &mut self.known_identities;
         let concerns_policy = |change: &Change<Identity>| {
             let row = &change.object;
+            // Rows of prefixes change only with rules, which cause a round of their own.
+            if row.scope() == Scope::Local {
+                return true;
+            }
             if change.deleted {
                 known.remove(&row.id);
                 return true;
