@@ -6,6 +6,7 @@ use std::collections::btree_map::{BTreeMap, Entry};
 use std::sync::Arc;
 
 use labels::RESERVED;
+use smallvec::SmallVec;
 
 use crate::engine::{Engine, Rule, StoredRule};
 use crate::model::{Action, Authentication, Direction, Port, PortSpec, Ports, Tier};
@@ -47,11 +48,41 @@ pub(crate) struct Plan {
     pub(crate) ingress: Side,
     pub(crate) egress: Side,
     /// Reasons, indexed by the origin of parts.
-    pub(crate) reasons: Vec<Reason>,
+    pub(crate) reasons: Vec<PartReason>,
     /// Redirects that cannot be made: their traffic is not allowed.
     pub(crate) missing: BTreeSet<Redirect>,
     /// Whether a rule has a text for the log of verdicts.
     pub(crate) logs: bool,
+}
+
+/// The reason of a part. Small, as a rule has one for each of its selectors.
+#[derive(Debug)]
+pub(crate) enum PartReason {
+    /// An addition of the engine.
+    Added(Box<Reason>),
+    /// These rules, by the selector with this text. Selectors of the same rules share the list.
+    Rules(Arc<Vec<Arc<Rule>>>, Arc<str>),
+}
+
+impl PartReason {
+    pub(crate) fn reason(&self) -> Reason {
+        match self {
+            PartReason::Added(reason) => Reason::clone(reason),
+            PartReason::Rules(..) => Reason::Rules(self.matches().collect()),
+        }
+    }
+
+    /// Iterates over the rules with the selector; none for an addition.
+    pub(crate) fn matches(&self) -> impl Iterator<Item = Match> {
+        let matches = match self {
+            PartReason::Added(_) => None,
+            PartReason::Rules(rules, selector) => {
+                let found = |rule: &Arc<Rule>| Match { rule: rule.clone(), selector: selector.clone() };
+                Some(rules.iter().map(found))
+            }
+        };
+        matches.into_iter().flatten()
+    }
 }
 
 /// One direction of a plan.
@@ -64,7 +95,7 @@ pub(crate) struct Side {
     pub(crate) any: Vec<Part>,
     /// Parts for the peers of a selector, in the order of their keys: a rule may have thousands of selectors, and nodes of
     /// a map would be half empty.
-    pub(crate) peers: Vec<(Peer, Vec<Part>)>,
+    pub(crate) peers: Vec<(Peer, Parts)>,
     /// The numbers of the rules' priorities.
     pub(crate) levels: Levels,
     /// Whether a rule asks for authentication, which then holds for narrower allows, too, and beside allows that take
@@ -81,9 +112,19 @@ pub(crate) enum Peer {
     Host,
 }
 
-/// An action on some traffic, with the number of its priority and the index of its reason.
+/// The parts for some peers; most selectors have one.
+pub(crate) type Parts = SmallVec<[Part; 1]>;
+
+/// An action on some traffic, with the index of its reason. The selectors of a rule share the action.
 #[derive(Debug, Clone)]
 pub(crate) struct Part {
+    pub(crate) act: Arc<Act>,
+    pub(crate) origin: u32,
+}
+
+/// An action on some traffic, with the number of its priority.
+#[derive(Debug)]
+pub(crate) struct Act {
     pub(crate) traffic: Traffic,
     pub(crate) action: Action,
     pub(crate) tier: Tier,
@@ -92,7 +133,15 @@ pub(crate) struct Part {
     /// The priority of the redirect; 0 for none.
     pub(crate) redirect: u8,
     pub(crate) auth: u8,
-    pub(crate) origin: u32,
+}
+
+impl Act {
+    /// Whether both are the same, given that they are of the same traffic.
+    fn is_same_of_traffic(&self, other: &Act) -> bool {
+        let known = |act: &Act| if let ProxyPort::Known(port) = act.proxy { Some(port) } else { None };
+        let key = |act: &Act| (act.action, act.tier, act.number, act.redirect, act.auth, known(act));
+        known(self).is_some() && key(self) == key(other)
+    }
 }
 
 /// The traffic of a part: blocks of protocols and ports, or a named port, which resolves to a different port per peer.
@@ -272,8 +321,8 @@ impl Plan {
         }
         builder.plan.reasons.shrink_to_fit();
         builder.plan.logs = builder.plan.reasons.iter().any(|reason| match reason {
-            Reason::Rules(matches) => matches.iter().any(|found| !found.rule.log.is_empty()),
-            _ => false,
+            PartReason::Rules(rules, _) => rules.iter().any(|rule| !rule.log.is_empty()),
+            PartReason::Added(_) => false,
         });
         Ok(builder.plan)
     }
@@ -305,7 +354,7 @@ impl Builder<'_> {
         };
         let mut peers = BTreeMap::new();
         for (priority, reason) in (0..).zip(additions) {
-            let part = Part {
+            let act = Act {
                 traffic: Traffic::Blocks([L4::ALL].into()),
                 action: if *reason == Reason::DefaultDeny { Action::Deny } else { Action::Allow },
                 tier: Tier::Default,
@@ -313,11 +362,12 @@ impl Builder<'_> {
                 proxy: ProxyPort::Known(0),
                 redirect: 0,
                 auth: 0,
-                origin: self.origin(reason.clone()),
             };
+            let origin = self.origin(PartReason::Added(Box::new(reason.clone())));
+            let part = Part { act: Arc::new(act), origin };
             match reason {
                 Reason::Localhost => {
-                    peers.insert(Peer::Host, vec![part]);
+                    peers.insert(Peer::Host, Parts::from_buf([part]));
                 }
                 _ => side.any.push(part),
             }
@@ -333,7 +383,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn origin(&mut self, reason: Reason) -> u32 {
+    fn origin(&mut self, reason: PartReason) -> u32 {
         self.plan.reasons.push(reason);
         self.plan.reasons.len() as u32 - 1
     }
@@ -341,7 +391,7 @@ impl Builder<'_> {
     fn filter(
         &mut self,
         side: &mut Side,
-        peers: &mut BTreeMap<Peer, Vec<Part>>,
+        peers: &mut BTreeMap<Peer, Parts>,
         direction: Direction,
         tier: Tier,
         spec: Option<&PortSpec>,
@@ -351,6 +401,7 @@ impl Builder<'_> {
         let named = matches!(traffic, Traffic::Named(..));
         let of_everyone = effects.iter().find(|(id, _)| self.is_everyone(**id)).map(|(_, effect)| effect);
         let all_ports = matches!(spec, None | Some(PortSpec { port: Port::All, .. }));
+        let mut last: Option<(Arc<Act>, Arc<Vec<Arc<Rule>>>)> = None;
         for (id, effect) in &effects {
             let everyone = self.is_everyone(*id);
             // An effect that the wildcard selector has, too, needs no rows per peer, except where it covers all ports.
@@ -359,13 +410,7 @@ impl Builder<'_> {
             }
             let Some(proxy) = self.proxy_port(direction, spec, &traffic, effect) else { continue };
             let Some(selection) = self.engine.peers.get(*id) else { continue };
-            let matches = effect
-                .rules
-                .iter()
-                .map(|rule| Match { rule: Arc::clone(rule), selector: selection.text.clone() })
-                .collect();
-            let origin = self.origin(Reason::Rules(matches));
-            let part = Part {
+            let act = Act {
                 traffic: traffic.clone(),
                 action: effect.action,
                 tier,
@@ -373,15 +418,22 @@ impl Builder<'_> {
                 proxy,
                 redirect: effect.proxy.as_ref().map_or(0, |rules| rules.priority()),
                 auth: effect.authentication.map_or(0, |mode| Row::EXPLICIT_AUTH | mode.auth_type()),
-                origin,
             };
+            let same_rules = |known: &&Arc<Vec<Arc<Rule>>>| {
+                known.len() == effect.rules.len()
+                    && known.iter().zip(&effect.rules).all(|(a, b)| Arc::ptr_eq(a, b))
+            };
+            let rules = last.as_ref().map(|(_, rules)| rules).filter(same_rules).cloned();
+            let rules = rules.unwrap_or_else(|| Arc::new(effect.rules.iter().copied().cloned().collect()));
+            let shared =
+                last.as_ref().map(|(known, _)| known).filter(|known| known.is_same_of_traffic(&act)).cloned();
+            let act = shared.unwrap_or_else(|| Arc::new(act));
+            last = Some((act.clone(), rules.clone()));
+            let origin = self.origin(PartReason::Rules(rules, selection.text.clone()));
+            let part = Part { act, origin };
             match everyone && !named {
                 true => side.any.push(part),
-                // Most selectors have one part, and a policy may have thousands of selectors.
-                false => {
-                    let parts = peers.entry(Peer::Selected(*id));
-                    parts.or_insert_with(|| Vec::with_capacity(1)).push(part);
-                }
+                false => peers.entry(Peer::Selected(*id)).or_default().push(part),
             }
         }
     }

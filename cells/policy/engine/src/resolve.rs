@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::engine::{Engine, Rule};
 use crate::model::{Action, Direction};
 use crate::passes::{Candidate, PeerRules};
-use crate::plan::{Conflict, Match, Part, Peer, Plan, Reason, Side, Traffic};
+use crate::plan::{Act, Conflict, Match, Part, PartReason, Parts, Peer, Plan, Reason, Side, Traffic};
 use crate::proxy::Redirect;
 use crate::rows::{Key, L4, Row};
 use crate::selections::HOST;
@@ -151,8 +151,8 @@ impl Engine {
             counts.extend(selected.iter().map(|identity| (*identity, index as u32)));
         }
         counts.sort_unstable();
-        let parts: Vec<&Vec<Part>> = side.peers.iter().map(|(_, parts)| parts).collect();
-        let by_name = |part: &Part| matches!(part.traffic, Traffic::Named(..));
+        let parts: Vec<&Parts> = side.peers.iter().map(|(_, parts)| parts).collect();
+        let by_name = |part: &Part| matches!(part.act.traffic, Traffic::Named(..));
         let names_count: Vec<bool> = parts.iter().map(|parts| parts.iter().any(by_name)).collect();
         let mut made: HashMap<(Vec<u32>, Option<&NamedPorts>), Arc<PeerRows>> = HashMap::new();
         let mut rows = Vec::new();
@@ -202,17 +202,18 @@ fn peer_rows<'a>(
 fn peer_rules<'a>(parts: impl Iterator<Item = &'a Part>, names: Option<&NamedPorts>) -> PeerRules {
     let mut rules = PeerRules::default();
     for part in parts {
-        let Part { tier, number, redirect, auth, origin, .. } = *part;
+        let (act, origin) = (&*part.act, part.origin);
+        let Act { tier, number, redirect, auth, .. } = *act;
         let mut add = |l4: L4| {
-            if part.action == Action::Pass {
+            if act.action == Action::Pass {
                 return rules.add_pass(l4, tier, number);
             }
             // A redirect that cannot be made allows nothing.
-            let Some(proxy_port) = part.proxy.of_port(l4.port) else { return };
-            let deny = part.action == Action::Deny;
+            let Some(proxy_port) = act.proxy.of_port(l4.port) else { return };
+            let deny = act.action == Action::Deny;
             rules.candidates.push(Candidate { l4, tier, number, deny, redirect, proxy_port, auth, origin });
         };
-        match &part.traffic {
+        match &act.traffic {
             Traffic::Blocks(blocks) => blocks.iter().copied().for_each(add),
             Traffic::Named(name, protocol) => {
                 if let Some(port) = names.and_then(|names| names.port(name, *protocol)) {
@@ -373,8 +374,8 @@ impl Reasons {
         let mut texts: Vec<Arc<str>> = Vec::new();
         for part in parts {
             // As in `reason`: a row that is not of rules alone has none of their texts.
-            let Reason::Rules(matches) = &plan.reasons[*part as usize] else { return Vec::new() };
-            for Match { rule, .. } in matches {
+            let PartReason::Rules(rules, _) = &plan.reasons[*part as usize] else { return Vec::new() };
+            for rule in rules.iter() {
                 if !rule.log.is_empty() && !texts.contains(&rule.log) {
                     texts.push(rule.log.clone());
                 }
@@ -388,12 +389,12 @@ impl Resolved {
     /// Returns the reason of a row of this result.
     pub fn reason(&self, row: Row) -> Reason {
         let list = row.origin.checked_sub(self.reasons.parts).map(|at| &self.reasons.lists[at as usize]);
-        let Some(parts) = list else { return self.plan.reasons[row.origin as usize].clone() };
+        let Some(parts) = list else { return self.plan.reasons[row.origin as usize].reason() };
         let mut matches: Vec<Match> = Vec::new();
         for part in parts {
             match &self.plan.reasons[*part as usize] {
-                Reason::Rules(more) => matches.extend(more.iter().cloned()),
-                other => return other.clone(),
+                PartReason::Added(reason) => return Reason::clone(reason),
+                of_rules => matches.extend(of_rules.matches()),
             }
         }
         Reason::Rules(matches)
@@ -412,11 +413,11 @@ impl Resolved {
 
     /// Returns the rules that select the endpoint and have rows for peers that exist; each once.
     pub fn selecting_rules(&self) -> Vec<&Arc<Rule>> {
-        let matches = self.plan.reasons.iter().filter_map(|reason| match reason {
-            Reason::Rules(matches) => Some(matches),
-            _ => None,
+        let rules = self.plan.reasons.iter().filter_map(|reason| match reason {
+            PartReason::Rules(rules, _) => Some(rules.iter()),
+            PartReason::Added(_) => None,
         });
-        let mut rules: Vec<&Arc<Rule>> = matches.flatten().map(|found| &found.rule).collect();
+        let mut rules: Vec<&Arc<Rule>> = rules.flatten().collect();
         rules.sort_unstable_by_key(|rule| (&rule.resource, &rule.path));
         rules.dedup_by_key(|rule| (&rule.resource, &rule.path));
         rules
