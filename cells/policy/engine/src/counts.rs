@@ -3,7 +3,7 @@
 use std::slice;
 
 /// Items with the number of their uses, sorted. One item needs no allocation.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Counts<T> {
     /// One item.
     One((T, u32)),

@@ -313,6 +313,13 @@ impl Engine {
             .collect()
     }
 
+    /// Rebuilds indexes that have grown, without half-empty nodes. Call it after many changes.
+    pub fn compact(&mut self) {
+        self.identities.compact();
+        self.peers.compact();
+        self.subjects.compact();
+    }
+
     pub(crate) fn unchanged(&self) -> Change {
         Change { revision: self.revision, ..Change::default() }
     }
@@ -332,7 +339,8 @@ impl Engine {
             self.names_of_everyone > 0 || !selects_everyone
         };
         let used = touched.iter().filter(|id| depends(id)).filter_map(|id| self.peers.get(*id));
-        let subjects: BTreeSet<SelectorId> = used.flat_map(|peers| peers.subjects.items()).copied().collect();
+        let subjects: BTreeSet<SelectorId> =
+            used.flat_map(|peers| peers.uses.subjects.items()).copied().collect();
         Change { refresh: self.selected(&subjects), peers: vec![peer], ..self.unchanged() }
     }
 
@@ -346,7 +354,7 @@ impl Engine {
     fn store(&mut self, policy: Arc<Policy>) -> Stored {
         let mut rules = Vec::with_capacity(policy.entries.len());
         for entry in &policy.entries {
-            let subject = self.subjects.acquire(&entry.subject, &entry.labels, &self.identities);
+            let subject = self.subjects.acquire(&entry.subject, None, &entry.labels, &self.identities);
             let everyone = [Selector::Labels(Vec::new())];
             let selectors = match &entry.peers {
                 Peers::All => &everyone,
@@ -355,11 +363,8 @@ impl Engine {
                 Peers::Of(list) if list.contains(&everyone[0]) => &everyone,
                 Peers::Of(list) => list,
             };
-            let acquire = |peer| self.peers.acquire(peer, &entry.labels, &self.identities);
+            let acquire = |peer| self.peers.acquire(peer, Some(subject), &entry.labels, &self.identities);
             let peers: Vec<SelectorId> = selectors.iter().map(acquire).collect();
-            for peer in &peers {
-                self.peers.add_subject(*peer, subject);
-            }
             let rule = Arc::new(Rule {
                 resource: policy.resource.clone(),
                 path: entry.path.clone(),
@@ -409,10 +414,9 @@ impl Engine {
             self.rules -= 1;
             self.names_of_everyone -= usize::from(everyone && has_names(&rule.ports, &rule.redirects));
             for peer in &rule.peers {
-                self.peers.remove_subject(*peer, rule.subject);
-                self.peers.release(*peer, labels);
+                self.peers.release(*peer, Some(rule.subject), labels);
             }
-            self.subjects.release(rule.subject, labels);
+            self.subjects.release(rule.subject, None, labels);
         }
     }
 }

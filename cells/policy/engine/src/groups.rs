@@ -9,7 +9,7 @@ use labels::{Label, LabelArray, LabelRef, RESERVED};
 
 use crate::engine::{Change, Engine};
 use crate::identities::Identity;
-use crate::model::world_label;
+use crate::model::World;
 use crate::selector::contains;
 use crate::settings::Settings;
 
@@ -57,7 +57,7 @@ pub(crate) fn with_groups(
 ) -> LabelArray {
     let is_member = |group: &CidrGroup| {
         group.prefixes.iter().any(|outer| match outer.prefix() {
-            0 => own.has(RESERVED, world_label(outer.ip(), settings.ipv4, settings.ipv6)),
+            0 => own.has(RESERVED, World::of(outer.ip(), settings.ipv4, settings.ipv6).label()),
             _ => prefixes.iter().any(|inner| contains(outer, inner)),
         })
     };

@@ -7,6 +7,7 @@ use ipnetwork::IpNetwork;
 use labels::{CIDR, LabelArray, LabelRef};
 
 use crate::Test;
+use crate::density::Density;
 use crate::groups::{CidrGroups, with_groups};
 use crate::selector::{Requirement, Selector, contains, prefix_of_key};
 use crate::settings::Settings;
@@ -17,11 +18,10 @@ use labels::NamedPorts;
 pub(crate) struct Identity {
     /// Its own labels, and those of the CIDR groups that it is in.
     pub(crate) labels: LabelArray,
-    own: LabelArray,
+    /// Its own labels, if groups add some.
+    own: Option<Box<LabelArray>>,
     /// Container ports of its endpoints.
     pub(crate) ports: NamedPorts,
-    /// The prefixes among the labels.
-    prefixes: Box<[IpNetwork]>,
 }
 
 impl Identity {
@@ -31,30 +31,34 @@ impl Identity {
         groups: &CidrGroups,
         settings: &Settings,
     ) -> Identity {
-        let of_prefix = own.iter().filter(|label| label.source == CIDR);
-        let prefixes = of_prefix.filter_map(|label| prefix_of_key(label.key)).collect();
-        Identity { labels: own.clone(), own, ports, prefixes }.in_groups(groups, settings)
+        Identity { labels: own, own: None, ports }.in_groups(groups, settings)
     }
 
     /// Returns the identity with the labels of the groups that it is in.
     pub(crate) fn in_groups(&self, groups: &CidrGroups, settings: &Settings) -> Identity {
-        let labels = match groups.is_empty() {
-            true => self.own.clone(),
-            false => with_groups(&self.own, &self.prefixes, groups, settings),
-        };
-        Identity { labels, ..self.clone() }
+        let own = self.own.as_deref().unwrap_or(&self.labels);
+        let ports = self.ports.clone();
+        if groups.is_empty() {
+            return Identity { labels: own.clone(), own: None, ports };
+        }
+        let prefixes: Vec<IpNetwork> = self.prefixes().collect();
+        let labels = with_groups(own, &prefixes, groups, settings);
+        let own = (labels != *own).then(|| Box::new(own.clone()));
+        Identity { labels, own, ports }
     }
 
-    /// Returns the prefixes among its labels.
-    pub(crate) fn prefixes(&self) -> &[IpNetwork] {
-        &self.prefixes
+    /// Iterates over the prefixes among its labels. They are parsed each time: stored, they would take as much memory as
+    /// the labels.
+    pub(crate) fn prefixes(&self) -> impl Iterator<Item = IpNetwork> {
+        let of_prefix = self.labels.iter().filter(|label| label.source == CIDR);
+        of_prefix.filter_map(|label| prefix_of_key(label.key))
     }
 
     /// Whether the selector selects it.
     pub(crate) fn is_selected_by(&self, selector: &Selector) -> bool {
         let possible = match selector {
             Selector::Cidr(cidr) if cidr.prefix.prefix() > 0 => {
-                self.prefixes.iter().any(|prefix| contains(&cidr.prefix, prefix))
+                self.prefixes().any(|prefix| contains(&cidr.prefix, &prefix))
             }
             _ => true,
         };
@@ -75,13 +79,14 @@ pub(crate) struct Identities {
     by_label: HashMap<String, HashMap<String, BTreeSet<u32>>>,
     /// Ids by first address and length of their prefixes.
     by_prefix: BTreeSet<(IpAddr, u8, u32)>,
+    density: Density,
 }
 
 impl Identities {
     /// Inserts an identity. Returns the previous one.
     pub(crate) fn insert(&mut self, id: u32, identity: Identity) -> Option<Identity> {
         let old = self.remove(id);
-        for prefix in &*identity.prefixes {
+        for prefix in identity.prefixes() {
             self.by_prefix.insert((prefix.network(), prefix.prefix(), id));
         }
         for label in identity.labels.iter().filter(|label| !is_prefix(label)) {
@@ -95,7 +100,7 @@ impl Identities {
     /// Removes an identity and returns it.
     pub(crate) fn remove(&mut self, id: u32) -> Option<Identity> {
         let old = self.all.remove(&id)?;
-        for prefix in &*old.prefixes {
+        for prefix in old.prefixes() {
             self.by_prefix.remove(&(prefix.network(), prefix.prefix(), id));
         }
         for label in old.labels.iter().filter(|label| !is_prefix(label)) {
@@ -116,6 +121,18 @@ impl Identities {
     /// Returns the identity with the id.
     pub(crate) fn get(&self, id: u32) -> Option<&Identity> {
         self.all.get(&id)
+    }
+
+    /// Rebuilds the indexes if many identities were inserted since the last time.
+    pub(crate) fn compact(&mut self) {
+        if !self.density.is_due(self.all.len()) {
+            return;
+        }
+        self.all = std::mem::take(&mut self.all).into_iter().collect();
+        self.by_prefix = std::mem::take(&mut self.by_prefix).into_iter().collect();
+        for ids in self.by_label.values_mut().flat_map(HashMap::values_mut).filter(|ids| ids.len() > 1) {
+            *ids = std::mem::take(ids).into_iter().collect();
+        }
     }
 
     /// Returns the number of identities.

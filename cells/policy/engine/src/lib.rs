@@ -45,6 +45,7 @@
 
 mod basis;
 mod counts;
+mod density;
 mod engine;
 mod excerpt;
 mod explain;
@@ -68,6 +69,7 @@ mod selector;
 mod selector_index;
 mod services;
 mod settings;
+mod uses;
 
 pub use basis::Basis;
 pub use engine::{Change, Engine, Rule};
@@ -80,7 +82,7 @@ pub use listing::{SelectorChanges, SelectorRow};
 pub use lookup::{Decision, Verdict, lookup};
 pub use model::{
     Action, Authentication, Direction, Entry, Kind, Peers, Policy, Port, PortSpec, Ports, Prefix,
-    RedirectSpec, ResourceId, Subject, Tier, world_label,
+    RedirectSpec, ResourceId, Subject, Tier, World,
 };
 pub use parse::parse;
 pub use plan::{Conflict, Match, Reason};
@@ -92,7 +94,7 @@ pub use redirects::Redirects;
 pub use refusal::{Problem, Refusal};
 pub use resolve::{ResolveError, Resolved, RowChange};
 pub use rows::{Key, L4, Row};
-pub use selections::HOST;
+pub use selections::{HOST, IdentityIds};
 pub use selector::{CidrSelector, FqdnSelector, Requirement, Selector};
 pub use services::{ServiceMatch, ServicePeers, ServiceSelector};
 pub use settings::{Enforcement, Settings};

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::engine::Engine;
-use crate::selections::{EntryLabels, Selections, Selects};
+use crate::selections::{IdentityIds, Selections, Selects};
 use crate::selector::{FqdnSelector, Selector};
+use crate::uses::EntryLabels;
 
 /// A selector in the form of the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,9 +14,9 @@ pub struct SelectorRow {
     /// The selector's text.
     pub selector: Arc<str>,
     /// The DNS name or pattern, if it selects by these.
-    pub fqdn: Option<FqdnSelector>,
+    pub fqdn: Option<Box<FqdnSelector>>,
     /// The identities that it selects, sorted.
-    pub identities: Vec<u32>,
+    pub identities: IdentityIds,
     /// The number of policy entries that use it.
     pub users: usize,
     /// The labels of these entries, without duplicates.
@@ -85,23 +86,23 @@ fn row<S: Selects + Clone>(
     let mut with_text = selections.with_text(text);
     let first = with_text.next()?;
     let fqdn = match first.selector.selector() {
-        Selector::Fqdn(fqdn) => Some(fqdn.clone()),
+        Selector::Fqdn(fqdn) => Some(Box::new(fqdn.clone())),
         _ => None,
     };
     let mut row = SelectorRow {
         selector: first.text.clone(),
         fqdn,
         identities: first.identities.clone(),
-        users: first.users,
-        labels: first.labels(last.as_ref()),
+        users: first.uses.count,
+        labels: first.uses.labels(last.as_ref()),
     };
     *last = Some(row.labels.clone());
     for other in with_text {
-        row.identities.extend(&other.identities);
+        row.identities.extend_from_slice(&other.identities);
         row.identities.sort_unstable();
-        row.users += other.users;
+        row.users += other.uses.count;
         let labels: BTreeSet<_> =
-            row.labels.iter().cloned().chain(other.labels(None).iter().cloned()).collect();
+            row.labels.iter().cloned().chain(other.uses.labels(None).iter().cloned()).collect();
         row.labels = labels.into_iter().collect();
     }
     Some(row)

@@ -268,12 +268,33 @@ pub enum Port {
 /// A prefix in a policy, for which an identity must exist.
 pub type Prefix = IpNetwork;
 
-/// Returns the name of the world label for an address: qualified (`world-ipv4`) if both families are enabled, else
-/// `world`.
-pub fn world_label(ip: IpAddr, ipv4_enabled: bool, ipv6_enabled: bool) -> &'static str {
-    match (ip, ipv4_enabled, ipv6_enabled) {
-        (IpAddr::V4(_), _, true) => "world-ipv4",
-        (IpAddr::V6(_), true, _) => "world-ipv6",
-        _ => "world",
+/// A world: addresses outside of the cluster, of one family if both are enabled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum World {
+    /// Of the only family.
+    Any,
+    /// Of IPv4.
+    Ipv4,
+    /// Of IPv6.
+    Ipv6,
+}
+
+impl World {
+    /// Returns the world of an address.
+    pub fn of(ip: IpAddr, ipv4_enabled: bool, ipv6_enabled: bool) -> World {
+        match (ip, ipv4_enabled, ipv6_enabled) {
+            (IpAddr::V4(_), _, true) => World::Ipv4,
+            (IpAddr::V6(_), true, _) => World::Ipv6,
+            _ => World::Any,
+        }
+    }
+
+    /// Returns the name of its reserved label.
+    pub fn label(self) -> &'static str {
+        match self {
+            World::Any => "world",
+            World::Ipv4 => "world-ipv4",
+            World::Ipv6 => "world-ipv6",
+        }
     }
 }

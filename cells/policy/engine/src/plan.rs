@@ -55,13 +55,16 @@ pub(crate) struct Plan {
     pub(crate) logs: bool,
 }
 
+/// Rules, shared by the reasons of selectors.
+type RuleList = Arc<Vec<Arc<Rule>>>;
+
 /// The reason of a part. Small, as a rule has one for each of its selectors.
 #[derive(Debug)]
 pub(crate) enum PartReason {
     /// An addition of the engine.
     Added(Box<Reason>),
     /// These rules, by the selector with this text. Selectors of the same rules share the list.
-    Rules(Arc<Vec<Arc<Rule>>>, Arc<str>),
+    Rules(RuleList, Arc<str>),
 }
 
 impl PartReason {
@@ -401,7 +404,7 @@ impl Builder<'_> {
         let named = matches!(traffic, Traffic::Named(..));
         let of_everyone = effects.iter().find(|(id, _)| self.is_everyone(**id)).map(|(_, effect)| effect);
         let all_ports = matches!(spec, None | Some(PortSpec { port: Port::All, .. }));
-        let mut last: Option<(Arc<Act>, Arc<Vec<Arc<Rule>>>)> = None;
+        let mut last: Option<(Arc<Act>, RuleList)> = None;
         for (id, effect) in &effects {
             let everyone = self.is_everyone(*id);
             // An effect that the wildcard selector has, too, needs no rows per peer, except where it covers all ports.
@@ -419,7 +422,7 @@ impl Builder<'_> {
                 redirect: effect.proxy.as_ref().map_or(0, |rules| rules.priority()),
                 auth: effect.authentication.map_or(0, |mode| Row::EXPLICIT_AUTH | mode.auth_type()),
             };
-            let same_rules = |known: &&Arc<Vec<Arc<Rule>>>| {
+            let same_rules = |known: &&RuleList| {
                 known.len() == effect.rules.len()
                     && known.iter().zip(&effect.rules).all(|(a, b)| Arc::ptr_eq(a, b))
             };

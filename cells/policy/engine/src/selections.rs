@@ -2,26 +2,29 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
-use std::sync::{Arc, OnceLock};
+use std::num::NonZeroU64;
+use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
+use smallvec::SmallVec;
 
-use crate::counts::Counts;
+use crate::density::Density;
 use crate::identities::{Identities, Identity};
 use crate::model::Subject;
 use crate::selector::Selector;
 use crate::selector_index::SelectorIndex;
+use crate::uses::{Sharing, Use, Uses};
 
 /// The host's identity.
 pub const HOST: u32 = 1;
 
 /// The id of a selector; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct SelectorId(u64);
+pub(crate) struct SelectorId(NonZeroU64);
 
 impl SelectorId {
-    pub(crate) const FIRST: SelectorId = SelectorId(0);
-    pub(crate) const LAST: SelectorId = SelectorId(u64::MAX);
+    pub(crate) const FIRST: SelectorId = SelectorId(NonZeroU64::MIN);
+    pub(crate) const LAST: SelectorId = SelectorId(NonZeroU64::MAX);
 }
 
 /// A predicate on identities: a selector of peers, or of the subjects of a rule.
@@ -66,45 +69,18 @@ pub(crate) struct Selection<S> {
     /// Its text, as the API shows it.
     pub(crate) text: Arc<str>,
     /// The selected identities, sorted for binary search.
-    pub(crate) identities: Vec<u32>,
-    /// Reference count: the number of policy entries that use it.
-    pub(crate) users: usize,
-    /// Of a selector of peers: the subjects of these entries.
-    pub(crate) subjects: Counts<SelectorId>,
-    /// The labels of these entries, sorted, with the number of entries of each.
-    labels: Counts<Arc<[String]>>,
-    /// The labels without the numbers, once they have been asked for.
-    listed: OnceLock<EntryLabels>,
+    pub(crate) identities: IdentityIds,
+    /// The policy entries that use it. The thousands of prefixes of a rule share one value.
+    pub(crate) uses: Arc<Uses>,
 }
 
-/// The labels of entries, sorted.
-pub(crate) type EntryLabels = Arc<[Arc<[String]>]>;
+/// Sorted ids of identities; a prefix selects one or two.
+pub type IdentityIds = SmallVec<[u32; 2]>;
 
 impl<S> Selection<S> {
     /// Whether the identity is selected. Logarithmic.
     pub(crate) fn has(&self, identity: u32) -> bool {
         self.identities.binary_search(&identity).is_ok()
-    }
-
-    /// Returns the labels of the entries that use it, sorted; the same list until they change. It is `last` if that is
-    /// equal: the thousands of prefixes of a rule share a list.
-    pub(crate) fn labels(&self, last: Option<&EntryLabels>) -> EntryLabels {
-        let shared = || last.filter(|last| self.labels.items().eq(last.iter())).cloned();
-        self.listed.get_or_init(|| shared().unwrap_or_else(|| self.labels.items().cloned().collect())).clone()
-    }
-
-    fn add_user(&mut self, labels: &Arc<[String]>) {
-        self.users += 1;
-        if self.labels.add(labels) {
-            self.listed = OnceLock::new();
-        }
-    }
-
-    fn remove_user(&mut self, labels: &Arc<[String]>) {
-        self.users -= 1;
-        if self.labels.remove(labels) {
-            self.listed = OnceLock::new();
-        }
     }
 }
 
@@ -123,7 +99,10 @@ pub(crate) struct Selections<S> {
     unnamed: BTreeSet<IpNetwork>,
     /// The number of selectors of CIDR groups.
     of_cidr_groups: usize,
-    next: u64,
+    /// The id of the next selector.
+    next: SelectorId,
+    sharing: Sharing,
+    density: Density,
     /// Texts of selectors whose users or selection have changed since the last [`take_changed`](Self::take_changed).
     changed: BTreeSet<Arc<str>>,
 }
@@ -138,30 +117,34 @@ impl<S> Default for Selections<S> {
             exceptions: BTreeMap::new(),
             unnamed: BTreeSet::new(),
             of_cidr_groups: 0,
-            next: 0,
+            next: SelectorId::FIRST,
+            sharing: Sharing::default(),
+            density: Density::default(),
             changed: BTreeSet::new(),
         }
     }
 }
 
 impl<S: Selects + Clone> Selections<S> {
-    /// Increments the selector's reference count, for an entry with these labels. The first reference matches all
-    /// candidate identities.
+    /// Increments the selector's reference count, for an entry with these labels and, of selectors of peers, this
+    /// subject. The first reference matches all candidate identities.
     pub(crate) fn acquire(
         &mut self,
         selector: &S,
+        subject: Option<SelectorId>,
         labels: &Arc<[String]>,
         identities: &Identities,
     ) -> SelectorId {
         if let Some(id) = self.ids.get(selector) {
             if let Some(selection) = self.selections.get_mut(id) {
-                selection.add_user(labels);
+                self.sharing.add(&mut selection.uses, Use { subject, labels });
                 self.changed.insert(selection.text.clone());
             }
             return *id;
         }
-        let id = SelectorId(self.next);
-        self.next += 1;
+        let id = self.next;
+        // No process lives through as many selectors.
+        self.next = SelectorId(id.0.saturating_add(1));
         let shared = Arc::new(selector.clone());
         let selected = identities
             .candidates(selector.selector())
@@ -176,27 +159,20 @@ impl<S: Selects + Clone> Selections<S> {
             *self.exceptions.entry(prefix).or_default() += 1;
         }
         self.of_cidr_groups += usize::from(selector.selector().is_of_cidr_groups());
-        let mut selection = Selection {
-            selector: shared.clone(),
-            text,
-            identities: selected,
-            users: 0,
-            subjects: Counts::default(),
-            labels: Counts::default(),
-            listed: OnceLock::new(),
-        };
-        selection.add_user(labels);
+        let uses = self.sharing.first(Use { subject, labels });
+        let selection = Selection { selector: shared.clone(), text, identities: selected, uses };
         self.ids.insert(shared, id);
         self.selections.insert(id, Box::new(selection));
         id
     }
 
-    /// Decrements the selector's reference count, for an entry with these labels; removes the selector at zero.
-    pub(crate) fn release(&mut self, id: SelectorId, labels: &Arc<[String]>) {
+    /// Decrements the selector's reference count, for an entry with these labels and this subject; removes the selector
+    /// at zero.
+    pub(crate) fn release(&mut self, id: SelectorId, subject: Option<SelectorId>, labels: &Arc<[String]>) {
         let Some(selection) = self.selections.get_mut(&id) else { return };
-        selection.remove_user(labels);
         self.changed.insert(selection.text.clone());
-        if selection.users > 0 {
+        if selection.uses.count > 1 {
+            self.sharing.remove(&mut selection.uses, Use { subject, labels });
             return;
         }
         let selector = selection.selector.selector();
@@ -250,17 +226,11 @@ impl<S: Selects + Clone> Selections<S> {
         found
     }
 
-    /// Counts an entry with this subject among the users of a selector of peers.
-    pub(crate) fn add_subject(&mut self, id: SelectorId, subject: SelectorId) {
-        if let Some(selection) = self.selections.get_mut(&id) {
-            selection.subjects.add(&subject);
-        }
-    }
-
-    /// Reverts [`add_subject`](Self::add_subject).
-    pub(crate) fn remove_subject(&mut self, id: SelectorId, subject: SelectorId) {
-        if let Some(selection) = self.selections.get_mut(&id) {
-            selection.subjects.remove(&subject);
+    /// Rebuilds the indexes if many selectors were added since the last time.
+    pub(crate) fn compact(&mut self) {
+        if self.density.is_due(self.by_text.len()) {
+            self.by_text = std::mem::take(&mut self.by_text).into_iter().collect();
+            self.index.compact();
         }
     }
 

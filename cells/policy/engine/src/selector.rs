@@ -8,6 +8,7 @@ use k8s_types::selector::Test;
 use labels::{ANY, CIDR, LabelArray, RESERVED, UNSPECIFIED};
 
 use crate::groups::CIDR_GROUP;
+use crate::model::World;
 
 /// Source of the labels of addresses that DNS names resolve to.
 const FQDN: &str = "fqdn";
@@ -29,9 +30,9 @@ pub enum Selector {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FqdnSelector {
     /// The name, as written; empty if there is a pattern.
-    pub match_name: String,
+    pub match_name: Box<str>,
     /// The pattern, as written.
-    pub match_pattern: String,
+    pub match_pattern: Box<str>,
 }
 
 /// Identities whose prefix lies inside a prefix, but not inside one of the exceptions.
@@ -41,9 +42,9 @@ pub struct CidrSelector {
     /// [`world`](Self::world).
     pub prefix: IpNetwork,
     /// The prefixes that are excluded.
-    pub except: Vec<IpNetwork>,
-    /// Name of the reserved label of addresses of this family, see [`world_label`](crate::world_label).
-    pub world: &'static str,
+    pub except: Box<[IpNetwork]>,
+    /// The world of addresses of this family.
+    pub world: World,
     /// Whether it was written as an address, without a length.
     pub bare: bool,
 }
@@ -131,7 +132,7 @@ impl CidrSelector {
 
     fn covers(&self, prefix: &IpNetwork, labels: &LabelArray) -> bool {
         match prefix.prefix() {
-            0 => labels.has(RESERVED, self.world),
+            0 => labels.has(RESERVED, self.world.label()),
             _ => has_prefix_inside(labels, prefix),
         }
     }
@@ -249,8 +250,8 @@ mod tests {
     fn an_identity_wider_than_an_exception_is_still_selected() {
         let selector = Selector::Cidr(CidrSelector {
             prefix: "10.0.0.0/8".parse().unwrap(),
-            except: vec!["10.1.0.0/16".parse().unwrap()],
-            world: "world-ipv4",
+            except: ["10.1.0.0/16".parse().unwrap()].into(),
+            world: World::Ipv4,
             bare: false,
         });
         assert!(selector.matches(&array(&["cidr:10.0.0.0/9"])));

@@ -109,6 +109,11 @@ impl SelectorIndex {
         }
     }
 
+    /// Rebuilds the index of prefixes.
+    pub(crate) fn compact(&mut self) {
+        self.by_prefix = std::mem::take(&mut self.by_prefix).into_iter().collect();
+    }
+
     /// Iterates over the prefixes of selectors, exceptions apart; some repeatedly.
     pub(crate) fn prefixes(&self) -> impl Iterator<Item = IpNetwork> {
         self.by_prefix.iter().map(|(prefix, _)| *prefix)
@@ -154,7 +159,7 @@ fn conditions(selector: &Selector) -> impl Iterator<Item = Condition<'_>> {
         Selector::Fqdn(fqdn) => (Some(Condition::Key(fqdn.label_key())), &[][..]),
         Selector::Cidr(cidr) => match network(cidr.prefix.ip(), cidr.prefix.prefix()) {
             Some(prefix) if prefix.prefix() > 0 => (Some(Condition::Inside(prefix)), &[][..]),
-            _ => (Some(Condition::Key(cidr.world)), &[][..]),
+            _ => (Some(Condition::Key(cidr.world.label())), &[][..]),
         },
         Selector::Labels(requirements) => (None, &requirements[..]),
     };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 use labels::{K8S, LabelArray, POD_NAMESPACE, POLICY_CLUSTER};
 
-use crate::model::{Entry, Peers, Policy, world_label};
+use crate::model::{Entry, Peers, Policy, World};
 use crate::selector::{CidrSelector, Requirement, Selector};
 use crate::settings::Settings;
 
@@ -60,9 +60,9 @@ impl ServicePeers {
     fn peers(&self, settings: &Settings) -> Vec<Selector> {
         if self.selector.is_empty() {
             let by_address = |ip: &IpAddr| {
-                let world = world_label(*ip, settings.ipv4, settings.ipv6);
+                let world = World::of(*ip, settings.ipv4, settings.ipv6);
                 let prefix = IpNetwork::from(*ip);
-                Selector::Cidr(CidrSelector { prefix, except: Vec::new(), world, bare: false })
+                Selector::Cidr(CidrSelector { prefix, except: [].into(), world, bare: false })
             };
             return self.backends.iter().map(by_address).collect();
         }

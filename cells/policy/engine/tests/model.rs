@@ -132,7 +132,7 @@ fn any_cidr() -> impl Strategy<Value = Selector> {
         Selector::Cidr(CidrSelector {
             prefix: PREFIXES[prefix].parse().unwrap(),
             except: except.into_iter().map(|index| PREFIXES[index].parse().unwrap()).collect(),
-            world: "world",
+            world: policy_engine::World::Any,
             bare: false,
         })
     })

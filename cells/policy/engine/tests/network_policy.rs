@@ -264,7 +264,7 @@ fn domain_names_allow_their_addresses_and_the_queries_for_them() {
     assert_eq!(redirects, [(17, named("dns")), (6, named("dns-tcp"))]);
     assert!(queries.redirects.iter().all(|to| to.rules.l7 == rules));
     let fqdn = |name: &str, pattern: &str| {
-        Selector::Fqdn(FqdnSelector { match_name: name.to_owned(), match_pattern: pattern.to_owned() })
+        Selector::Fqdn(FqdnSelector { match_name: name.into(), match_pattern: pattern.into() })
     };
     assert_eq!(names.peers, Peers::Of(vec![fqdn("a.io", ""), fqdn("", "**.b.io")]));
     assert_eq!(names.ports, networks.ports);

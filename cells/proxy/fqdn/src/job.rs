@@ -78,8 +78,11 @@ impl Job {
             let snapshot = self.tables.selectors.snapshot();
             let (rows, selectors_watch) = self.tables.selectors.all_watch(&snapshot);
             let selectors: BTreeSet<Selector> = rows
-                .filter_map(|row| row.0.fqdn.clone())
-                .map(|fqdn| Selector { match_name: fqdn.match_name, match_pattern: fqdn.match_pattern })
+                .filter_map(|row| row.0.fqdn.as_deref())
+                .map(|fqdn| Selector {
+                    match_name: fqdn.match_name.to_string(),
+                    match_pattern: fqdn.match_pattern.to_string(),
+                })
                 .collect();
             let count = i64::try_from(selectors.len()).unwrap_or(i64::MAX);
             self.shared.counters.selectors.set(count);

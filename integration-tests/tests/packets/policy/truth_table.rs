@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use labels::{Label, LabelArray};
-use policy_engine::{Decision, Direction, Engine, Kind, NamedPorts, Settings, parse, world_label};
+use policy_engine::{Decision, Direction, Engine, Kind, NamedPorts, Settings, parse};
 use serde_json::{Value, json};
 use test_kit::require_root;
 
@@ -342,7 +342,7 @@ fn labels(texts: impl IntoIterator<Item = String>) -> LabelArray {
 }
 
 fn world_of(address: IpAddr) -> String {
-    format!("reserved:{}", world_label(address, true, true))
+    format!("reserved:{}", policy_engine::World::of(address, true, true).label())
 }
 
 #[test]

@@ -18,8 +18,7 @@ use ipcache::Entry;
 use ipnetwork::IpNetwork;
 use k8s_tables::{PolicyKind, PolicyObject};
 use policy_engine::{
-    Decision, Direction, Engine, NamedPorts, Policy, Reason, ResolveError, Resolved, ResourceId, parse,
-    world_label,
+    Decision, Direction, Engine, NamedPorts, Policy, Reason, ResolveError, Resolved, ResourceId, World, parse,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -340,10 +339,10 @@ impl<'a> Parties<'a> {
         let is_host = |row: &&statedb::Obj<EndpointPolicy>| row.subject.identity == reserved::HOST;
         let host = preview.endpoints.all(snapshot).find(is_host).map(|row| row.subject.endpoint);
         let settings = preview.shared.lock().core.engine().settings().clone();
-        let world = |ip: IpAddr| match world_label(ip, settings.ipv4, settings.ipv6) {
-            "world-ipv4" => reserved::WORLD_IPV4,
-            "world-ipv6" => reserved::WORLD_IPV6,
-            _ => reserved::WORLD,
+        let world = |ip: IpAddr| match World::of(ip, settings.ipv4, settings.ipv6) {
+            World::Ipv4 => reserved::WORLD_IPV4,
+            World::Ipv6 => reserved::WORLD_IPV6,
+            World::Any => reserved::WORLD,
         };
         let worlds = [world(IpAddr::from([0; 4])), world(IpAddr::from([0u16; 8]))];
         Parties { entries, new: named.iter().copied().zip(FIRST_NEW..).collect(), lengths, host, worlds }

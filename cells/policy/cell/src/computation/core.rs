@@ -201,6 +201,7 @@ impl Core {
             };
             self.change.merge(change);
         }
+        self.engine.compact();
     }
 
     /// Sets the proxies that redirects lead to from the next write of the maps on. Returns whether they differ.

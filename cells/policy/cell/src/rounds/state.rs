@@ -133,6 +133,7 @@ impl State {
                 false => self.core.add_identity(&change.object),
             }
         }
+        self.core.engine_mut().compact();
     }
 
     /// Commits policies and options. From now on the revision is that of the new rules.

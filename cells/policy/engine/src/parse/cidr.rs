@@ -7,7 +7,7 @@ use ipnetwork::IpNetwork;
 use super::Context;
 use super::cidr_group::{by_labels, by_name};
 use super::cursor::{Field, Object, Problems, quoted};
-use crate::model::world_label;
+use crate::model::World;
 use crate::selector::{CidrSelector, Selector, contains};
 
 /// Parses a prefix such as `10.0.0.0/8`: no net mask, no zone, no leading zeros; host bits may be set.
@@ -31,8 +31,8 @@ pub(super) fn cidr(field: &Field<'_>, context: &Context<'_>, problems: &mut Prob
     };
     Some(Selector::Cidr(CidrSelector {
         prefix,
-        except: Vec::new(),
-        world: world_label(prefix.ip(), context.settings.ipv4, context.settings.ipv6),
+        except: [].into(),
+        world: World::of(prefix.ip(), context.settings.ipv4, context.settings.ipv6),
         bare: address.is_some(),
     }))
 }
@@ -72,8 +72,8 @@ pub(super) fn cidr_rule(field: &Field<'_>, context: &Context<'_>, problems: &mut
 /// Reads a network of a ClusterNetworkPolicy: a prefix.
 pub(super) fn network(field: &Field<'_>, context: &Context<'_>, problems: &mut Problems) -> Option<Selector> {
     let prefix = prefix_field(field, problems)?;
-    let world = world_label(prefix.ip(), context.settings.ipv4, context.settings.ipv6);
-    Some(Selector::Cidr(CidrSelector { prefix, except: Vec::new(), world, bare: false }))
+    let world = World::of(prefix.ip(), context.settings.ipv4, context.settings.ipv6);
+    Some(Selector::Cidr(CidrSelector { prefix, except: [].into(), world, bare: false }))
 }
 
 /// Reads an `ipBlock` of a NetworkPolicy: a prefix and its exceptions.
@@ -103,8 +103,8 @@ fn block(
     let prefix = prefix?;
     Some(Selector::Cidr(CidrSelector {
         prefix,
-        except: except?,
-        world: world_label(prefix.ip(), context.settings.ipv4, context.settings.ipv6),
+        except: except?.into(),
+        world: World::of(prefix.ip(), context.settings.ipv4, context.settings.ipv6),
         bare: false,
     }))
 }

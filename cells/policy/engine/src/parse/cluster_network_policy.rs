@@ -300,7 +300,7 @@ fn domain_name(field: &Field<'_>, problems: &mut Problems) -> Option<Selector> {
         true => (String::new(), format!("**.{name}")),
         false => (name.to_owned(), String::new()),
     };
-    Some(Selector::Fqdn(FqdnSelector { match_name, match_pattern }))
+    Some(Selector::Fqdn(FqdnSelector { match_name: match_name.into(), match_pattern: match_pattern.into() }))
 }
 
 /// Checks that a rule with peers by name can be in force.
@@ -319,7 +319,7 @@ fn dns_rules(peers: &Peers) -> BTreeSet<DnsRule> {
     let selectors = if let Peers::Of(selectors) = peers { &selectors[..] } else { &[] };
     let rule = |selector: &Selector| match selector {
         Selector::Fqdn(FqdnSelector { match_name, match_pattern }) => {
-            Some(DnsRule { match_name: match_name.clone(), match_pattern: match_pattern.clone() })
+            Some(DnsRule { match_name: match_name.to_string(), match_pattern: match_pattern.to_string() })
         }
         _ => None,
     };

@@ -21,7 +21,7 @@ pub(super) fn fqdn(field: &Field<'_>, problems: &mut Problems) -> Option<Selecto
     if match_name.is_empty() && match_pattern.is_empty() {
         problems.warn(&field.path, "selects no peers", "write matchName or matchPattern");
     }
-    Some(Selector::Fqdn(FqdnSelector { match_name, match_pattern }))
+    Some(Selector::Fqdn(FqdnSelector { match_name: match_name.into(), match_pattern: match_pattern.into() }))
 }
 
 /// Reads an element of `rules.dns`; both fields may be given.

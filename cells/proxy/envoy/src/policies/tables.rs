@@ -132,7 +132,7 @@ struct Seen {
 impl Peers for View<'_> {
     fn selected(&self, selector: &str) -> Option<Vec<u32>> {
         let row = self.tables.selectors.get(self.snapshot, PeerSelector::by_text(selector))?;
-        Some(row.0.identities.clone())
+        Some(row.0.identities.to_vec())
     }
 
     fn named(&self, name: &str, protocol: u8) -> BTreeMap<u16, BTreeSet<u32>> {

@@ -42,7 +42,7 @@ struct World {
 impl Peers for World {
     fn selected(&self, selector: &str) -> Option<Vec<u32>> {
         let mut all = self.engine.selectors().into_iter();
-        all.find(|row| *row.selector == *selector).map(|row| row.identities)
+        all.find(|row| *row.selector == *selector).map(|row| row.identities.to_vec())
     }
 
     fn named(&self, name: &str, protocol: u8) -> BTreeMap<u16, BTreeSet<u32>> {
