@@ -209,7 +209,6 @@ pub(crate) const WALL_CLOCK: &[(&str, &str)] = &[
     ("cells/policy/auth/src/authenticator.rs", "ends of certificates, which are dates"),
     ("cells/observe/agent-notifications/src/cell.rs", "when the agent was started, in its notification"),
     ("cells/endpoint/endpoints/src/gc.rs", "times in an endpoint's log"),
-    ("cells/endpoint/endpoints/src/reconcile/ops.rs", "times in an endpoint's log"),
     ("cells/endpoint/endpoints/src/reconcile/regeneration.rs", "times in an endpoint's log"),
     ("cells/endpoint/endpoints/src/requests/description.rs", "times in an endpoint's log"),
     ("cells/endpoint/endpoints/src/requests/service.rs", "times in an endpoint's log"),

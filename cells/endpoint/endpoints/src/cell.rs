@@ -31,8 +31,7 @@ use crate::model::endpoint::Endpoint;
 use crate::model::options::{Defaults, Options};
 use crate::names::NameRecords;
 use crate::pod_metadata::Objects;
-use crate::reconcile::ops::{EndpointOps, builder};
-use crate::reconcile::regeneration::Regenerator;
+use crate::reconcile::regeneration::{Regenerator, builder};
 use crate::reconcile::targets::{HostIp, Targets};
 use crate::requests::fence::fence;
 use crate::requests::pods;
@@ -196,7 +195,7 @@ fn endpoints(
 
     let regenerator =
         Regenerator { table: targets.table.reader(), targets: targets.targets(), counts: counts.clone() };
-    builder((*targets.table).clone(), EndpointOps(regenerator)).spawn(&agent.jobs);
+    builder((*targets.table).clone(), regenerator).spawn(&agent.jobs);
 
     let finish = FinishRestore {
         endpoints: endpoints.clone(),

@@ -1,4 +1,5 @@
-//! The steps of a regeneration: from the desired row of an endpoint to its state in the kernel.
+//! The reconciler's operations, and the steps of a regeneration: from the desired row of an endpoint to its state in the
+//! kernel.
 //!
 //! A new endpoint: record on disk, program and map entries, policy, ipcache, interface up; the ipcache in parallel with
 //! policy if another endpoint has the identity already. A change of identity:
@@ -16,8 +17,10 @@ use ipcache::Change;
 use ipnetwork::IpNetwork;
 use labels::LabelArray;
 use policy::{NotRealized, Realization, Subject};
-use reconciler::{BatchEntry, OpError, OpResult, Waiting};
-use statedb::{Obj, Table, Watch};
+use reconciler::{
+    BatchEntry, BatchOps, Builder, OpCx, OpError, OpResult, Operations, Ops, Reconciler, StatusField, Waiting,
+};
+use statedb::{Obj, Rows, RwTable, Table, Watch};
 use tokio::time::Instant;
 
 use crate::metrics::Counts;
@@ -25,8 +28,16 @@ use crate::model::endpoint::Endpoint;
 use crate::model::id::EndpointId;
 use crate::model::log::Code;
 use crate::model::regeneration::{Regeneration, RegenerationError, Step};
+use crate::model::state::State;
 use crate::reconcile::identity_change::{Group, carried_identity, changes_identity, is_behind, is_new};
 use crate::reconcile::targets::Targets;
+
+/// Maximum number of changes in a round.
+const ROUND_SIZE: usize = 1000;
+/// Rounds per second, and the burst. An endpoint takes a round for each cell that it waits for, so a low limit would
+/// delay the creation of a single endpoint.
+const ROUNDS_PER_SECOND: u32 = 10_000;
+const ROUNDS_BURST: u32 = 1000;
 
 /// Limit of the wait for other cells, which takes milliseconds once all sources have been read.
 const WAIT_LIMIT: Duration = Duration::from_secs(10);
@@ -34,24 +45,88 @@ const WAIT_LIMIT: Duration = Duration::from_secs(10);
 /// Upper bound of the time between a program's lookup of an identity and its lookup in the policy map.
 const IN_FLIGHT: Duration = Duration::from_millis(1);
 
-/// Regenerates endpoints.
+/// Regenerates and removes endpoints, by the states of their rows.
 pub(crate) struct Regenerator {
     pub(crate) table: Table<Endpoint>,
     pub(crate) targets: Targets,
     pub(crate) counts: Counts,
 }
 
-impl Regenerator {
-    /// Takes each endpoint through the steps that need not wait. The result of an endpoint that has to wait is its
-    /// watch.
-    pub(crate) fn advance(&self, batch: &mut [&mut BatchEntry<Endpoint>]) {
-        self.begin(batch);
-        self.await_policy(batch);
-        self.await_ipcache(batch);
-        self.await_peers(batch);
-        batch.iter_mut().for_each(|entry| self.finish(entry));
+/// Returns the reconciler, with nothing running yet.
+pub(crate) fn builder(
+    table: RwTable<Endpoint>,
+    regenerator: Regenerator,
+) -> Builder<Endpoint, StatusField<Endpoint>, Operations<Endpoint>> {
+    Reconciler::builder(table)
+        .name("endpoints")
+        .status(|endpoint| &endpoint.status, |endpoint, status| endpoint.status = status)
+        .batch_ops(regenerator)
+        .round(ROUND_SIZE, ROUNDS_PER_SECOND, ROUNDS_BURST)
+        .blocking()
+}
+
+impl BatchOps<Endpoint> for Regenerator {
+    /// Takes the endpoint of each row through the steps that need not wait. The result of an endpoint that has to wait
+    /// is its watch.
+    fn update_batch(&mut self, _: &OpCx<'_>, batch: &mut [BatchEntry<Endpoint>]) {
+        let mut regenerating = Vec::new();
+        for entry in batch {
+            match entry.object.state {
+                State::Disconnecting => {
+                    entry.result = self.targets.remove(&entry.object.record);
+                    if entry.result.is_ok() {
+                        let now = SystemTime::now();
+                        entry.object = entry.object.enter(State::Disconnected, "Endpoint removed", now);
+                    }
+                }
+                // Nothing to do before there is an identity, or before the datapath is known to be ready.
+                State::WaitingForIdentity | State::Restoring | State::Disconnected | State::Invalid => {}
+                State::WaitingToRegenerate | State::Regenerating | State::Ready => regenerating.push(entry),
+            }
+        }
+        self.begin(&mut regenerating);
+        self.await_policy(&mut regenerating);
+        self.await_ipcache(&mut regenerating);
+        self.await_peers(&mut regenerating);
+        regenerating.into_iter().for_each(|entry| self.finish(entry));
     }
 
+    fn delete_batch(&mut self, cx: &OpCx<'_>, batch: &mut [BatchEntry<Obj<Endpoint>>]) {
+        for entry in batch {
+            entry.result = self.delete(cx, &entry.object);
+        }
+    }
+}
+
+impl Ops<Endpoint> for Regenerator {
+    fn update(&mut self, cx: &OpCx<'_>, endpoint: &mut Endpoint) -> OpResult {
+        let mut one = [BatchEntry::new(endpoint.clone(), 0)];
+        self.update_batch(cx, &mut one);
+        let [BatchEntry { object, result, .. }] = one;
+        *endpoint = object;
+        result
+    }
+
+    fn delete(&mut self, _: &OpCx<'_>, endpoint: &Endpoint) -> OpResult {
+        match endpoint.state {
+            State::Disconnected => Ok(()),
+            _ => self.targets.remove(&endpoint.record),
+        }
+    }
+
+    fn prune(&mut self, _: &OpCx<'_>, endpoints: Rows<'_, Endpoint>) -> OpResult {
+        let known: BTreeSet<u16> =
+            endpoints.filter(|e| e.state != State::Disconnected).map(|e| e.record.id).collect();
+        let pruned = self.targets.datapath.prune(&known)?;
+        if !pruned.endpoints.is_empty() || pruned.leftovers > 0 {
+            let (endpoints, leftovers) = (&pruned.endpoints, pruned.leftovers);
+            tracing::info!(?endpoints, leftovers, "Removed datapath state that belongs to no endpoint");
+        }
+        Ok(())
+    }
+}
+
+impl Regenerator {
     /// Announces the endpoints that begin a regeneration; claims addresses at once where that need not wait for policy.
     fn begin(&self, batch: &mut [&mut BatchEntry<Endpoint>]) {
         let group = Group::beginning(batch.iter().map(|entry| &entry.object));

@@ -32,8 +32,7 @@ use crate::Endpoint;
 use crate::links::{Link, Links};
 use crate::model::options::{Defaults, Options};
 use crate::pod_metadata::Objects;
-use crate::reconcile::ops::{EndpointOps, builder};
-use crate::reconcile::regeneration::Regenerator;
+use crate::reconcile::regeneration::{Regenerator, builder};
 use crate::reconcile::targets::Targets;
 use crate::requests::fence::fence;
 use crate::requests::service::{Context, Endpoints};
@@ -216,7 +215,7 @@ impl Agent {
                 address.is_ipv4().then_some(Ipv4Addr::new(10, 99, 0, 1).into())
             }),
         };
-        let ops = EndpointOps(Regenerator { table: table.reader(), targets, counts: Default::default() });
+        let ops = Regenerator { table: table.reader(), targets, counts: Default::default() };
         let initializer_table = table.clone();
         let (_, reconciler) = builder(table, ops).build();
         let follower = endpoints.clone();
