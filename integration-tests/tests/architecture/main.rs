@@ -4,6 +4,7 @@ mod lists;
 mod proxy_scenarios;
 mod scenarios;
 mod skips;
+mod stories;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
