@@ -187,6 +187,8 @@ impl Balancer {
         Some(plan)
     }
 
+    /// Writes the entries of frontends in the order that keeps packets on live backends (see the module), then deletes
+    /// those that are not desired any more.
     fn write(&mut self, plans: &[Plan<'_>]) -> Result<(), MapError> {
         self.forget_unhealthy(plans)?;
         let mut rows = Vec::with_capacity(2 * plans.len());
@@ -248,8 +250,8 @@ impl Balancer {
         self.clean(plans)
     }
 
-    /// A start restores active backends beyond the count as unhealthy. Where other backends will be written there, the
-    /// second count is zero until all is written: a crash in between must not mark backends unhealthy.
+    /// Sets `qcount` to zero where slots beyond the count get other backends, until all is written: a start takes active
+    /// backends in these slots for unhealthy ones, and a crash in between must not mark the others unhealthy.
     fn forget_unhealthy(&mut self, plans: &[Plan<'_>]) -> Result<(), MapError> {
         let mut rows = Vec::new();
         for plan in plans {

@@ -60,7 +60,7 @@ impl Mirror {
             Some(None) => {
                 let value = self.maps.get(key)?;
                 match value {
-                    Some(value) => _ = self.store.insert(*key, Some(value)),
+                    Some(value) => _ = self.store.set(*key, Some(value)),
                     None => self.store.remove(key),
                 }
                 Ok(value)
@@ -80,7 +80,7 @@ impl Mirror {
 
     /// Writes the entries that differ from the copy.
     pub(crate) fn write(&mut self, mut rows: Vec<(Key, Value)>) -> Result<(), MapError> {
-        rows.retain(|(key, value)| self.store.replace(*key, *value) != Some(Some(*value)));
+        rows.retain(|(key, value)| self.store.set(*key, Some(*value)) != Some(Some(*value)));
         self.put(rows)
     }
 
@@ -109,7 +109,7 @@ impl Mirror {
     pub(crate) fn write_tables(&mut self, mut tables: Vec<(Key, Arc<[u32]>)>) -> Result<(), MapError> {
         tables.retain(|(key, table)| {
             let value = Value::Maglev(digest(table));
-            self.store.replace(*key, value) != Some(Some(value))
+            self.store.set(*key, Some(value)) != Some(Some(value))
         });
         if tables.is_empty() {
             return Ok(());
@@ -125,7 +125,7 @@ impl Mirror {
         result: Result<(), MapError>,
     ) -> Result<(), MapError> {
         if result.is_err() {
-            keys.for_each(|key| _ = self.store.insert(key, None));
+            keys.for_each(|key| _ = self.store.set(key, None));
         }
         self.report_levels();
         result
@@ -142,7 +142,7 @@ impl Mirror {
         for key in keys {
             match result {
                 Ok(()) => self.store.remove(&key),
-                Err(_) => _ = self.store.insert(key, None),
+                Err(_) => _ = self.store.set(key, None),
             }
         }
         self.report_levels();

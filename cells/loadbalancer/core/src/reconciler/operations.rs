@@ -20,7 +20,7 @@ use crate::reconciler::record::{Removal, Upsert};
 use crate::reconciler::restore::Pruned;
 use crate::reconciler::translation::{is_translated, mapped, of_twin};
 
-/// The input of entries in addition to the frontend itself.
+/// The input from which entries are computed, beside the frontend.
 pub(crate) struct ReconcileContext {
     /// The values of the options.
     pub(crate) settings: Settings,
@@ -50,14 +50,6 @@ impl ReconcileContext {
         let same = |ip: &&IpAddr| ip.is_ipv4() == address.ip.is_ipv4();
         let at = settings.node_port_addresses.iter().filter(same).map(|ip| LbAddress { ip: *ip, ..address });
         at.filter(|at| *at != address && self.frontend(snapshot, *at).is_none()).collect()
-    }
-
-    fn other_scope(&self, snapshot: &Snapshot, address: LbAddress) -> Option<Obj<Frontend>> {
-        let scope = match address.scope {
-            Scope::External => Scope::Internal,
-            Scope::Internal => Scope::External,
-        };
-        self.frontend(snapshot, LbAddress { scope, ..address })
     }
 }
 
@@ -114,7 +106,7 @@ impl LbOps {
         let mut updates: Vec<Update<'_>> = all
             .map(|frontend| Update { frontend, upserts: self.desired(snapshot, frontend, &settings) })
             .collect();
-        self.balancer.upsert(updates.iter_mut().flat_map(Update::upserts));
+        self.balancer.upsert(updates.iter_mut().filter_map(|update| update.upserts.as_mut().ok()).flatten());
         updates.truncate(requested);
         let finish = |update: Update<'_>| {
             let removed = self.remove_stale_expansions(snapshot, update.frontend, &settings);
@@ -293,7 +285,10 @@ impl LbOps {
     fn detach_internal_scopes(&mut self, snapshot: &Snapshot, removals: &mut [Removal]) {
         let internal = removals.iter_mut().filter(|removal| removal.address.scope == Scope::Internal);
         let (external, internal): (Vec<Obj<Frontend>>, Vec<&mut Removal>) = internal
-            .filter_map(|removal| Some((self.context.other_scope(snapshot, removal.address)?, removal)))
+            .filter_map(|removal| {
+                let external = LbAddress { scope: Scope::External, ..removal.address };
+                Some((self.context.frontend(snapshot, external)?, removal))
+            })
             .unzip();
         let rewritten = self.upsert_batch(snapshot, external.iter().map(|frontend| &**frontend));
         for (removal, rewritten) in internal.into_iter().zip(rewritten) {
@@ -338,10 +333,6 @@ struct Update<'f> {
 }
 
 impl Update<'_> {
-    fn upserts(&mut self) -> impl Iterator<Item = &mut Upsert> {
-        self.upserts.as_mut().into_iter().flatten()
-    }
-
     /// Returns the id of the frontend at its own address, or the first error at any.
     fn id(self) -> Result<u16, OpError> {
         let mut results = self.upserts?.into_iter().map(|upsert| upsert.result);

@@ -58,17 +58,8 @@ impl Store {
         known.or_else(|| if self.others.is_empty() { None } else { self.others.get(key).copied() })
     }
 
-    /// Sets an entry; false if it existed, or may have.
-    pub(crate) fn insert(&mut self, key: Key, value: Option<Value>) -> bool {
-        self.set(key, value).is_none()
-    }
-
-    /// Sets an entry to a value; returns the previous result of [`get`](Self::get).
-    pub(crate) fn replace(&mut self, key: Key, value: Value) -> Known {
-        self.set(key, Some(value))
-    }
-
-    fn set(&mut self, key: Key, value: Option<Value>) -> Known {
+    /// Sets an entry to a value, or to `None` if it may exist; returns the previous result of [`get`](Self::get).
+    pub(crate) fn set(&mut self, key: Key, value: Option<Value>) -> Known {
         let (is_stored, mut before) = self.place(&key, value);
         if !is_stored {
             let other = self.others.insert(key, value);
@@ -134,7 +125,7 @@ impl Store {
         let Some(record) = self.records.get_mut(&address) else {
             for (slot, row) in (1..).zip(slots) {
                 let (key, value) = (Key::Service(address, slot), Value::Service(row));
-                if self.replace(key, value) != Some(Some(value)) {
+                if self.set(key, Some(value)) != Some(Some(value)) {
                     changed.push((key, value));
                 }
             }
@@ -192,7 +183,7 @@ impl Store {
         let mut changed: HashSet<Key> = missing.collect();
         changed.iter().for_each(|key| self.remove(key));
         for (key, value) in rows {
-            if self.replace(key, value) != Some(Some(value)) {
+            if self.set(key, Some(value)) != Some(Some(value)) {
                 changed.insert(key);
             }
         }
@@ -323,7 +314,7 @@ impl From<Vec<(Key, Value)>> for Store {
             store.backends.restore(family, id, row);
         }
         for (key, value) in rows.into_iter().filter(|(key, _)| !matches!(key, Key::Backend(..))) {
-            store.insert(key, Some(value));
+            store.set(key, Some(value));
         }
         store
     }
@@ -431,10 +422,10 @@ mod tests {
                     }
                     Step::Insert(key, Some(number)) => {
                         let row = value(&key, number);
-                        prop_assert_eq!(store.replace(key, row), plain.insert(key, Some(row)));
+                        prop_assert_eq!(store.set(key, Some(row)), plain.insert(key, Some(row)));
                     }
                     Step::Insert(key, None) => {
-                        prop_assert_eq!(store.insert(key, None), plain.insert(key, None).is_none());
+                        prop_assert_eq!(store.set(key, None), plain.insert(key, None));
                     }
                     Step::Frontend(last, Some(count)) => {
                         let backends: Vec<u32> = (1..=count.into()).collect();

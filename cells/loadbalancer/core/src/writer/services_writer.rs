@@ -197,6 +197,38 @@ impl ServicesWriter {
         txn.commit();
     }
 
+    /// Returns the frontends of a service that may be served: without node ports if kube-proxy serves these, and without
+    /// those addresses of load balancers that are the node's own, with a port of `node-port-range`.
+    pub(super) fn allowed(
+        &self,
+        service: &Service,
+        mut frontends: Vec<FrontendParams>,
+    ) -> Vec<FrontendParams> {
+        if !self.rules.node_ports {
+            frontends.retain(|params| params.kind != FrontendType::NodePort);
+        }
+        let range = &self.rules.node_port_range;
+        let may = |params: &FrontendParams| {
+            matches!(params.kind, FrontendType::LoadBalancer | FrontendType::ExternalIPs)
+                && range.contains(&params.address.port)
+        };
+        if frontends.iter().any(may) {
+            let addresses = (self.node_info.node_port_addresses)();
+            frontends.retain(|params| {
+                let shadows = may(params) && addresses.contains(&params.address.ip);
+                if shadows {
+                    let (service, address) = (&service.name, params.address);
+                    tracing::warn!(
+                        %service, %address,
+                        "Ignoring an address of the node with a port of node-port-range; give another port"
+                    );
+                }
+                !shadows
+            });
+        }
+        frontends
+    }
+
     /// Returns the table of frontends for the reconciler, which writes the statuses.
     pub(crate) fn frontends_for_statuses(&self) -> RwTable<Frontend> {
         self.frontends.clone()

@@ -14,7 +14,7 @@ use crate::model::address::LbAddress;
 use crate::model::backend::Backend;
 use crate::model::error::Refused;
 use crate::model::fast_map::FastMap;
-use crate::model::frontend::{Frontend, FrontendParams, FrontendType};
+use crate::model::frontend::{Frontend, FrontendParams};
 use crate::model::name::ServiceName;
 use crate::model::service::{ForwardingMode, ProxyRedirect, Service};
 use crate::model::source::Source;
@@ -85,7 +85,7 @@ impl<'a> ServicesTxn<'a> {
         service: Service,
         frontends: Vec<FrontendParams>,
     ) -> Result<(), Refused> {
-        let frontends = self.allowed(&service, frontends);
+        let frontends = self.writer.allowed(&service, frontends);
         let existing = self.check(&service, &frontends, |_| false)?;
         self.put_service(existing, service, frontends);
         Ok(())
@@ -101,7 +101,7 @@ impl<'a> ServicesTxn<'a> {
         backends: Vec<Backend>,
         yields: impl Fn(&Service) -> bool,
     ) -> Result<(), Refused> {
-        let frontends = self.allowed(&service, frontends);
+        let frontends = self.writer.allowed(&service, frontends);
         let existing = self.check(&service, &frontends, yields)?;
         // Backends first: frontends are written with the existing ones.
         self.set_backends(&service.name, service.source, backends);
@@ -157,34 +157,6 @@ impl<'a> ServicesTxn<'a> {
         services.into_iter().for_each(|service| self.touched.touch(&service.name));
     }
 
-    /// Filters out node ports if kube-proxy serves them, and addresses of load balancers at which a NodePort service of
-    /// this node may be served.
-    fn allowed(&self, service: &Service, mut frontends: Vec<FrontendParams>) -> Vec<FrontendParams> {
-        if !self.writer.rules.node_ports {
-            frontends.retain(|params| params.kind != FrontendType::NodePort);
-        }
-        let range = &self.writer.rules.node_port_range;
-        let may = |params: &FrontendParams| {
-            matches!(params.kind, FrontendType::LoadBalancer | FrontendType::ExternalIPs)
-                && range.contains(&params.address.port)
-        };
-        if frontends.iter().any(may) {
-            let addresses = (self.writer.node_info.node_port_addresses)();
-            frontends.retain(|params| {
-                let shadows = may(params) && addresses.contains(&params.address.ip);
-                if shadows {
-                    let (service, address) = (&service.name, params.address);
-                    tracing::warn!(
-                        %service, %address,
-                        "Ignoring an address of the node with a port of node-port-range; give another port"
-                    );
-                }
-                !shadows
-            });
-        }
-        frontends
-    }
-
     /// Deletes a service and its frontends; its backends stay until their source removes them.
     pub fn delete_service(&mut self, name: &ServiceName) {
         let (services, frontends, _) = self.txn.split();
@@ -214,6 +186,7 @@ impl<'a> ServicesTxn<'a> {
         self.replace_backends(service, source, backends, |row| row.cluster_id == cluster_id);
     }
 
+    /// Deletes the source's backends that are `replaced` and not in the list, and writes the list.
     fn replace_backends(
         &mut self,
         service: &ServiceName,
@@ -289,7 +262,7 @@ impl<'a> ServicesTxn<'a> {
         let mut accepted: Vec<(Service, Vec<FrontendParams>)> = Vec::new();
         let mut claimed: HashMap<LbAddress, ServiceName> = HashMap::new();
         for (service, frontends) in state.services {
-            let frontends = self.allowed(&service, frontends);
+            let frontends = self.writer.allowed(&service, frontends);
             // Of several services of the source the first one gets the address, even if another one owned it before.
             let taken = frontends.iter().find_map(|frontend| {
                 let owner = claimed.get(&frontend.address).filter(|owner| **owner != service.name)?;
@@ -373,6 +346,8 @@ impl<'a> ServicesTxn<'a> {
         Ok(defined)
     }
 
+    /// Writes a service that was checked, with its frontends: changed and new ones become pending, others of the service
+    /// are deleted.
     fn put_service(
         &mut self,
         existing: Option<Obj<Service>>,
@@ -441,6 +416,7 @@ impl<'a> ServicesTxn<'a> {
         table.insert(Frontend { backends, health_check_backends, status, ..frontend });
     }
 
+    /// Writes a backend if its row differs, and touches its service.
     fn put_backend(&mut self, mut backend: Backend) {
         let (_, _, table) = self.txn.split();
         if let Some(old) = table.get(Query::of(&backend)) {

@@ -59,7 +59,7 @@ pub(crate) struct Reflector {
     initializers: Vec<Initializers>,
 }
 
-/// The delay of a change to wait for related ones: a service and its slices arrive one after the other.
+/// The delay in which related changes join a transaction: a service and its slices arrive one after the other.
 const COALESCE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The maximum delay of a start to wait for the lists of both kinds: a service alone would first be written without
@@ -257,7 +257,7 @@ fn is_for(metadata: &ObjectMeta, proxy_name: &str) -> bool {
     metadata.labels.get(PROXY_NAME).map_or("", SmolStr::as_str) == proxy_name
 }
 
-/// Returns the service of a slice, if it belongs to one of this proxy's.
+/// Returns the service that a slice belongs to; none for slices of other proxies, of other clusters and of host names.
 fn service_of(slice: &EndpointSlice, proxy_name: &str) -> Option<ServiceName> {
     let labels = &slice.metadata.labels;
     if !is_for(&slice.metadata, proxy_name)

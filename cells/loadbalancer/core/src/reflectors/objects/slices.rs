@@ -56,7 +56,7 @@ impl Hash for ByName {
 struct Group {
     /// In order of their names, so that the result does not depend on their order of arrival.
     slices: SmallVec<[Slice; 2]>,
-    /// Whether some backend is in more than one of them, or was.
+    /// Whether a backend is, or was, in several of them.
     overlaps: bool,
 }
 
