@@ -83,6 +83,8 @@ pub(super) struct Limit {
 }
 
 impl Computed {
+    /// Returns the rows of an audience by the committed rules: as map entries, with the redirects that they need. Contradictory
+    /// rules leave the `old` rows, rows that do not fit are replaced by [`Limit::rows_when_full`].
     pub(super) fn resolve(
         engine: &Engine,
         audience: &Audience,
@@ -228,7 +230,17 @@ pub(super) fn audience(subject: &Subject) -> Audience {
     Audience { identity: subject.identity, ports: subject.named_ports.clone() }
 }
 
-pub(super) fn counts(rows: &Rows) -> [RowCounts; 2] {
+/// Returns the rows of a full map with their counts: with `lockdown`, as in Cilium, a deny of the highest precedence for
+/// each direction, else none, which denies everything, too.
+pub(super) fn rows_when_full(lockdown: bool) -> (Arc<Rows>, [RowCounts; 2]) {
+    let deny = PolicyEntry { flags: policy_flag::DENY, precedence: u32::MAX, ..PolicyEntry::default() };
+    let directions = [false, true].into_iter().filter(|_| lockdown);
+    let rows: Rows = directions.map(|egress| (RowKey::new(egress, 0, 0, 0), deny)).collect();
+    let counts = counts(&rows);
+    (Arc::new(rows), counts)
+}
+
+fn counts(rows: &Rows) -> [RowCounts; 2] {
     let mut counts = [RowCounts::default(); 2];
     for (key, entry) in rows.iter() {
         let side = &mut counts[usize::from(key.egress)];

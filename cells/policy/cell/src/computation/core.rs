@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use datapath_abi::{PolicyEntry, policy_flag};
 use datapath_api::Datapath;
 use identity::Identity;
 use policy_engine::{
@@ -13,13 +12,13 @@ use policy_engine::{
 };
 use proxy_ports::{Proxies, ReadyPorts};
 
-use crate::computation::computed::{Audience, Computed, Fault, Limit, audience, counts};
+use crate::computation::computed::{Audience, Computed, Fault, Limit, audience, rows_when_full};
 use crate::computation::log_cookies::{LogChanges, LogCookies};
 use crate::computation::redirects::{self, Wanted};
 use crate::computation::repository::Staged;
 use crate::model::decisions::Decisions;
 use crate::model::endpoint::{EndpointPolicy, RealizationState, RowCounts, Subject, Transition};
-use crate::model::rows::{RowKey, Rows};
+use crate::model::rows::Rows;
 use crate::policymap::install::{MapChange, MapWrite, install};
 
 /// The id of a [`Computed`].
@@ -95,8 +94,6 @@ pub(crate) struct Core {
     endpoints: BTreeMap<u16, Installed>,
     /// Changes since rows were computed last.
     change: Change,
-    /// Whether rows for prefixes of the previous run are kept until the next write.
-    keep_prefixes: bool,
     /// Whether outcomes have the rules behind the rows.
     keep_decisions: Arc<AtomicBool>,
     limit: Limit,
@@ -124,7 +121,6 @@ impl Core {
             next_computed: 0,
             endpoints: BTreeMap::new(),
             change,
-            keep_prefixes: false,
             keep_decisions: Arc::default(),
             log_cookies: LogCookies::default(),
         }
@@ -150,8 +146,7 @@ impl Core {
 
     /// Has full maps deny by entries (`enable-endpoint-lockdown-on-policy-overflow`) instead of by their absence.
     pub(crate) fn with_lockdown(mut self, lockdown: bool) -> Core {
-        let rows: Rows = lockdown.then(lockdown_rows).into_iter().flatten().collect();
-        self.limit.rows_when_full = (Arc::new(rows.clone()), counts(&rows));
+        self.limit.rows_when_full = rows_when_full(lockdown);
         self
     }
 
@@ -263,16 +258,6 @@ impl Core {
         Some((subject, self.computed.get(self.audiences.get(&audience(subject))?)?))
     }
 
-    /// Computes and writes rows, but keeps rows of the previous run for prefixes in addition to the new ones until the
-    /// next write: packets carry their identities until the ipcache has the new ones. See
-    /// [`write_maps`](Self::write_maps).
-    pub(crate) fn write_maps_keep_prefixes(&mut self) -> MapWrites {
-        self.keep_prefixes = true;
-        let writes = self.write_maps();
-        self.keep_prefixes = false;
-        writes
-    }
-
     /// Computes the rows that may have changed, for the next write of the maps. Returns the policies of all endpoints.
     pub(crate) fn prepare(&mut self) -> Vec<Prepared> {
         self.compute_all();
@@ -299,8 +284,9 @@ impl Core {
         }
     }
 
-    /// Computes the rows that may have changed, and writes them to every map.
-    pub(crate) fn write_maps(&mut self) -> MapWrites {
+    /// Computes the rows that may have changed, and writes them to every map. With `keep_prefixes` a map keeps its rows of
+    /// the previous run for prefixes until the next write: packets carry their identities until the ipcache has new ones.
+    pub(crate) fn write_maps(&mut self, keep_prefixes: bool) -> MapWrites {
         self.compute_all();
         let keep_decisions = self.keep_decisions.load(Ordering::Relaxed);
         let mut writes = MapWrites::default();
@@ -328,7 +314,7 @@ impl Core {
             let done = keeps_map || endpoint.rows.as_ref().is_some_and(|held| Arc::ptr_eq(held, &rows));
             if !done {
                 let (mut current, mut desired) = (endpoint.rows.take(), rows);
-                if self.keep_prefixes
+                if keep_prefixes
                     && current.is_none()
                     && computed.is_usable()
                     && let Some((found, both)) =
@@ -512,10 +498,4 @@ fn with_prefixes_before(datapath: &dyn Datapath, endpoint: u16, rows: &Rows) -> 
     let mut both = rows.clone();
     kept.into_iter().for_each(|(key, entry)| both.insert(*key, *entry));
     (both.len() <= datapath.policy_capacity()).then_some((found, Some(both)))
-}
-
-/// Returns the rows of an endpoint in lockdown, as in Cilium: a deny of the highest precedence for each direction.
-fn lockdown_rows() -> impl Iterator<Item = (RowKey, PolicyEntry)> {
-    let deny = PolicyEntry { flags: policy_flag::DENY, precedence: u32::MAX, ..PolicyEntry::default() };
-    [false, true].into_iter().map(move |egress| (RowKey::new(egress, 0, 0, 0), deny))
 }

@@ -80,6 +80,7 @@ struct Completion {
 }
 
 impl Job {
+    /// Waits until all sources are complete, then runs a round for each change until the job ends.
     pub(crate) async fn run(mut self, cx: JobCx) -> anyhow::Result<()> {
         // The maps have the cookies of the previous run until the first write.
         let restored = self.shared.with(|state| state.core.take_log_changes()).await;
@@ -303,10 +304,7 @@ impl Job {
         let logs = self.outputs.logs.clone();
         let write = move |state: &mut State| {
             PolicyLog::apply(&logs, state.core.take_log_changes());
-            let writes = match keep_prefixes {
-                true => state.core.write_maps_keep_prefixes(),
-                false => state.core.write_maps(),
-            };
+            let writes = state.core.write_maps(keep_prefixes);
             PolicyLog::apply(&logs, state.core.take_log_changes());
             writes
         };
