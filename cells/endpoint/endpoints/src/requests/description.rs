@@ -15,10 +15,10 @@ use crate::model::state::State;
 use crate::pod_metadata::{self, Lookup, Metadata};
 use crate::requests::service::{Endpoints, Refused, WAIT_LIMIT};
 
-/// How often a request that waits for an identity looks whether the labels are others by now.
+/// The interval at which a request that waits for an identity reads the labels again, as they may have changed.
 const LABELS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// New labels with their identity, in a record, and new named ports.
+/// A record with new labels and their identity, and new named ports.
 pub(crate) struct Description {
     pub(crate) record: Record,
     pub(crate) named_ports: NamedPorts,
@@ -84,8 +84,8 @@ impl Endpoints {
         self.with_identity(move |endpoints| endpoints.describe(id, fetched.as_ref())).await.map(drop)
     }
 
-    /// Runs a function that needs an identity on a thread for blocking work; again, for as long as requests wait, when its
-    /// error is that the labels wait for an identity of the cluster and they have got one.
+    /// Runs a function that needs an identity, on a thread for blocking work. If its error is that the labels wait for an
+    /// identity of the cluster, runs it again once they have one, until the time limit of requests.
     pub(super) async fn with_identity<T: Send + 'static>(
         &self,
         run: impl Fn(&Endpoints) -> Result<T, Refused> + Clone + Send + 'static,
@@ -227,7 +227,7 @@ impl Endpoints {
     ) -> Result<Described, Refused> {
         let Some(mut description) = self.drafted(snapshot, row, fetched)? else { return Ok(Described::Same) };
         let delay = self.jitter(row, &description.record);
-        let identified = self.identify_after(&mut description.record, delay);
+        let identified = self.identify(&mut description.record, delay);
         // A deletion releases what the endpoint holds and requests once it is marked as leaving: this request may have
         // come after that.
         let (id, now) = (row.id(), self.table.snapshot());
@@ -250,7 +250,7 @@ impl Endpoints {
         }
     }
 
-    /// Returns the row's description with the identity of the row; none if the row has it already.
+    /// Returns the labels and named ports that a row should have, still with its present identity; none if it has them.
     fn drafted(
         &self,
         snapshot: &Snapshot,
@@ -291,13 +291,9 @@ impl Endpoints {
         }
     }
 
-    /// Sets a record's identity by its labels. May write a file, so call it on a blocking thread.
-    pub(super) fn identify(&self, record: &mut Record) -> Result<(), Refused> {
-        self.identify_after(record, Duration::ZERO)
-    }
-
-    /// As [`identify`](Self::identify), with a delay of identities that are new to the cluster.
-    fn identify_after(&self, record: &mut Record, delay: Duration) -> Result<(), Refused> {
+    /// Sets a record's identity by its labels; one that is new to the cluster is created after the delay. May write a
+    /// file, so call it on a blocking thread.
+    pub(super) fn identify(&self, record: &mut Record, delay: Duration) -> Result<(), Refused> {
         let user = Endpoint::user(record.id);
         let Some(labels) = self.unidentified(record) else {
             self.context.identities.withdraw(&user);

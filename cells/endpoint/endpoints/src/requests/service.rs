@@ -299,7 +299,7 @@ impl Endpoints {
         let (id, now) = (old.id(), SystemTime::now());
         let identify = move |endpoints: &Endpoints| {
             let mut record = record.clone();
-            endpoints.identify(&mut record).map(|()| record)
+            endpoints.identify(&mut record, Duration::ZERO).map(|()| record)
         };
         let record = self.with_identity(identify).await?;
         {
