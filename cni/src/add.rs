@@ -23,6 +23,7 @@ use std::io::Read as _;
 const PLAIN_IPAM_MODES: [&str; 5] = ["", "kubernetes", "cluster-pool", "multi-pool", "crd"];
 const DELEGATED: &str = "delegated-plugin";
 
+/// Attaches a pod: addresses, interfaces, endpoint. Returns the result for the runtime; a failure leaves nothing behind.
 pub(crate) fn run(invocation: &Invocation, config: &NetworkConfig, log: &mut Log) -> Result<String, Error> {
     let pod = invocation.pod()?;
     config.check_chaining()?;
@@ -74,6 +75,7 @@ fn check_modes(agent: &AgentConfig, config: &NetworkConfig) -> Result<(), Error>
     Ok(())
 }
 
+/// Allocates addresses: by the plugin of the configuration if the agent delegates that, else by the agent.
 fn allocate(
     agent: &mut Agent,
     agent_config: &AgentConfig,
@@ -134,6 +136,8 @@ struct Attachment<'a> {
 }
 
 impl Attachment<'_> {
+    /// Creates the pair of interfaces, the pod's end configured and the node's end down, then the endpoint, and waits until
+    /// packets reach the addresses. Returns the result for the runtime.
     fn make(
         &self,
         agent: &mut Agent,

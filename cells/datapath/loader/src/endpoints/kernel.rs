@@ -132,8 +132,8 @@ impl KernelDatapath {
         drift::repair(&self.table, links)
     }
 
-    /// Makes the host's map allow everything. With host policies a map that the host has already keeps its entries, also if
-    /// these are none, which denies everything: those of the previous run are in force until the new ones are known.
+    /// Makes the host's map allow everything. With host policies an existing map keeps its entries, even none, which deny
+    /// everything: those of the previous run are in force until the new ones are known.
     fn allow_host(&self, map: &PolicyMap, id: u16, is_new: bool) -> Result<(), DatapathError> {
         match (self.host_firewall, is_new) {
             (true, false) => Ok(()),
