@@ -260,6 +260,11 @@ impl<T> Rare<T> {
     pub fn get(&self) -> Option<&T> {
         self.0.as_deref()
     }
+
+    /// Returns the part for changes; `None` if it is the default.
+    pub fn get_mut(&mut self) -> Option<&mut T> {
+        self.0.as_deref_mut()
+    }
 }
 
 impl<T> Default for Rare<T> {

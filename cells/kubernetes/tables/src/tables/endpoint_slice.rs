@@ -29,12 +29,13 @@ impl Tabled for EndpointSlice {
 
     fn share(&mut self, pool: &mut Pool) {
         for endpoint in &mut self.endpoints {
-            pool.option(&mut endpoint.hostname);
             pool.option(&mut endpoint.zone);
             if let Some(node) = &mut endpoint.node_name {
                 pool.node(node);
             }
-            pool.map(&mut endpoint.deprecated_topology);
+            if let Some(topology) = endpoint.deprecated_topology.get_mut() {
+                pool.map(topology);
+            }
         }
     }
 }

@@ -26,9 +26,9 @@ slim! {
         /// The conditions.
         always pub conditions: EndpointConditions,
         /// Its name.
-        pub hostname: Option<SmolStr>,
+        pub hostname: Rare<SmolStr>,
         /// Topology labels of its node; deprecated.
-        pub deprecated_topology: StringMap,
+        pub deprecated_topology: Rare<StringMap>,
         /// Its node.
         pub node_name: Option<SmolStr>,
         /// Its zone.

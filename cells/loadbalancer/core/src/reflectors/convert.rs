@@ -290,7 +290,7 @@ fn field_or_label<'e>(
     endpoint: &'e Endpoint,
     label: &str,
 ) -> Option<&'e SmolStr> {
-    let older = || endpoint.deprecated_topology.get(label);
+    let older = || endpoint.deprecated_topology.get()?.get(label);
     field.as_ref().filter(|value| !value.is_empty()).or_else(older)
 }
 
