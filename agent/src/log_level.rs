@@ -34,6 +34,7 @@ fn follow(
                 level.set(log.get().log_opt, debug.enabled());
             }
             progress.applied(options.revision(&snapshot));
+            drop(snapshot);
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
                 () = watch.changed() => {}

@@ -69,6 +69,7 @@ pub(crate) fn fill(
                     w.insert(row.clone());
                 }
             });
+            drop(snapshot);
             tokio::select! {
                 () = observed.changed() => {}
                 () = watch.changed() => {}

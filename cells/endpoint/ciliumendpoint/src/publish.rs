@@ -110,6 +110,7 @@ impl Publisher {
         let restored = self.endpoints.snapshot();
         run.restored = self.endpoints.all(&restored).map(|row| row.id()).collect();
         run.restored_objects = self.endpoints.all(&restored).filter_map(|row| key(row)).collect();
+        drop(restored);
         cx.health.ok("Running");
         let mut was_complete = false;
         let mut last_address = None;
@@ -135,6 +136,7 @@ impl Publisher {
             let unreported = run.report();
             let due = run.due.values().copied().chain(unreported).min();
             let [endpoints, pods, objects] = dirty.watches;
+            drop(snapshot);
             tokio::select! {
                 () = endpoints.changed() => {}
                 () = pods.changed() => {}

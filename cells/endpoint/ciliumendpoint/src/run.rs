@@ -166,6 +166,7 @@ impl Follow {
             report(&health, &faults, &conflicts, &mut reported);
             let has_own = || endpoints.all(&snapshot).any(|row| key(row).is_some());
             let due = lack.report(&health, reader.lacks_slices() && has_own());
+            drop(snapshot);
             tokio::select! {
                 () = objects_changed.changed() => {}
                 () = node_changed.changed() => {}

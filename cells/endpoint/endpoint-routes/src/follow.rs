@@ -56,6 +56,7 @@ impl Follower {
                 self.routes.finish(initializer);
             }
             cx.health.ok(format!("routes to {} endpoints", routed.len()));
+            drop(snapshot);
             tokio::select! {
                 () = cx.cancelled() => return,
                 () = changed.changed() => {}
@@ -82,6 +83,7 @@ pub(crate) async fn report_unserved(endpoints: &Table<Endpoint>, cx: &JobCx) {
                 }
             }
         }
+        drop(snapshot);
         tokio::select! {
             () = cx.cancelled() => return,
             () = changed.changed() => {}

@@ -116,6 +116,7 @@ impl Backend {
             // A later snapshot: with the rows of these objects.
             let (rows_changed, requests_changed, due) = run.write(&run.backend.identities.table.snapshot());
             let next = run.report(&cx.health).into_iter().chain(due).chain(unseen).min();
+            drop(snapshot);
             tokio::select! {
                 () = objects_changed.changed() => {}
                 () = rows_changed.changed() => {}

@@ -67,6 +67,7 @@ impl Follow {
             if before != ignored {
                 report_ignored(&health, &ignored);
             }
+            drop(snapshot);
             tokio::select! {
                 () = objects_changed.changed() => {}
                 () = rows_changed.changed(), if !left_out.is_empty() => {}

@@ -109,6 +109,7 @@ fn writer(p: WriterParams) -> Arc<IpcacheWriter> {
                         of_host.complete(initializer);
                     }
                 }
+                drop(snapshot);
                 tokio::select! {
                     () = node_watch.changed() => {}
                     () = address_watch.changed() => {}

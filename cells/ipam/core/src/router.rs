@@ -111,6 +111,7 @@ pub(crate) async fn follow(
                 }
             }
         }
+        drop(snapshot);
         tokio::select! {
             () = watch.changed() => {}
             () = changed(&mut pools) => {}

@@ -44,6 +44,7 @@ pub(crate) async fn follow(
                 .health
                 .degraded("Pods have addresses of ranges that are not the node's any more", report(&used)),
         }
+        drop(snapshot);
         tokio::select! {
             () = node_watch.changed() => {}
             () = released.changed(), if !withdrawn.is_empty() => {}

@@ -112,6 +112,7 @@ impl Follower {
             if !is_written && write.is_none() && due <= Instant::now() {
                 write = Some(self.begin(usage_receiver.clone(), usage.vacant));
             }
+            drop((snapshot, addresses));
             tokio::select! {
                 () = object_watch.changed() => {}
                 () = address_watch.changed() => {}

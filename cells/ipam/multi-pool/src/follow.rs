@@ -114,6 +114,7 @@ impl Follower {
                 sleep(BATCH_INTERVAL).await;
                 continue;
             }
+            drop((snapshot, addresses));
             tokio::select! {
                 () = object_watch.changed() => {}
                 () = address_watch.changed() => {}

@@ -241,6 +241,7 @@ async fn freed<R: Reflected>(table: &RwTable<R>, foreign: &mut BTreeSet<KeyBuf>,
             let row = table.get(&snapshot, Query::raw_primary(key.clone()));
             row.is_some_and(|row| !row.is_of(kind, source))
         });
+        drop(snapshot);
         if foreign.is_empty() {
             return std::future::pending().await;
         }

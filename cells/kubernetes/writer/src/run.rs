@@ -99,6 +99,7 @@ impl Runner {
             if end.is_some_and(|end| flying.is_empty() && wake.is_none_or(|wake| wake > end)) {
                 break;
             }
+            drop(snapshot);
             tokio::select! {
                 biased;
                 // First in the biased order, so that finished attempts cannot delay the stop.

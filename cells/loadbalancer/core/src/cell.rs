@@ -150,6 +150,7 @@ pub(crate) async fn follow_addresses(
             let now: BTreeSet<(IpAddr, bool)> =
                 addresses.all(&snapshot).map(|row| (row.addr, row.node_port)).collect();
             let changed: BTreeSet<IpAddr> = now.symmetric_difference(&known).map(|(ip, _)| *ip).collect();
+            drop(snapshot);
             if !changed.is_empty() {
                 writer.node_addresses_changed(&changed);
                 tokio::time::sleep(ADDRESS_PACE).await;

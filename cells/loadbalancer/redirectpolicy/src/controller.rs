@@ -91,7 +91,7 @@ impl Controller {
             self.report_skips(&cx);
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
-                () = self.changed(&snapshot) => {}
+                () = self.changed(snapshot) => {}
             }
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
@@ -143,7 +143,8 @@ impl Controller {
     }
 
     /// Waits for a relevant change since the snapshot.
-    async fn changed(&self, snapshot: &Snapshot) {
+    async fn changed(&self, since: Snapshot) {
+        let snapshot = &since;
         let Tables { objects, pods, endpoints, policies, skips } = &self.tables;
         let frontends = self.writer.frontends();
         // Without policies other tables are irrelevant.
@@ -160,6 +161,7 @@ impl Controller {
         let has_skips = !skips.is_empty(snapshot);
         let frontend_watch = frontends.watch(snapshot);
         let starts = self.initializers.is_some() || self.skip_initializer.is_some();
+        drop(since);
         tokio::select! {
             () = object_watch.changed() => {}
             () = pod_watch.changed(), if follows => {}

@@ -52,6 +52,7 @@ pub(crate) async fn follow(sockets: Sockets, mut changes: Changes<Backend>, cx: 
         let snapshot = sockets.backends.snapshot();
         let (batch, watch) = changes.read(&snapshot, BATCH);
         let (initialized, all_spoke) = sockets.backends.initialized_watch(&snapshot);
+        drop(snapshot);
         let lost: HashSet<LbAddress> = batch
             .iter()
             .filter(|change| change.deleted || !is_alive(&change.object))

@@ -124,6 +124,7 @@ impl Publisher {
             match last.turn(&desired, object.map(|row| &row.object)) {
                 Turn::Nothing => {
                     let unreported = last.corrected.map(|corrected| corrected + REPORT_DURATION);
+                    drop((snapshot, object_snapshot));
                     tokio::select! {
                         () = node_watch.changed() => {}
                         () = object_watch.changed() => {}

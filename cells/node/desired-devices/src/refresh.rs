@@ -34,6 +34,7 @@ impl Refresher {
             if self.devices.initialized_watch(&snapshot).0 {
                 self.mark(&snapshot);
             }
+            drop(snapshot);
             sleep(INTERVAL).await;
             changed.changed().await;
         }

@@ -86,9 +86,11 @@ impl Follower {
             let local = self.store.table();
             let local_snapshot = local.snapshot();
             (_row, store_watch) = local.get_watch(&local_snapshot, LocalNode::query());
+            let nodes_are_read = facts.nodes_are_read;
+            drop((snapshot, cilium_snapshot, address_snapshot, local_snapshot));
             tokio::select! {
                 () = node_watch.changed() => {}
-                () = self.nodes.wait_initialized(), if !facts.nodes_are_read => {}
+                () = self.nodes.wait_initialized(), if !nodes_are_read => {}
                 () = cilium_node_watch.changed() => {}
                 () = address_watch.changed() => {}
                 () = store_watch.changed(), if self.settings.annotations => {}

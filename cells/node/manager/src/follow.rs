@@ -119,6 +119,7 @@ impl Follow {
             }
             numbers.nodes.set(i64::try_from(state.model.len()).unwrap_or(i64::MAX));
             state.report(cx, &health);
+            drop(snapshot);
             tokio::select! {
                 () = objects_changed.changed() => {}
                 () = local_changed.changed() => {}

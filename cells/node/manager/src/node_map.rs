@@ -94,6 +94,7 @@ impl NodeMap {
             }
             has_failed = result.is_err();
             report(cx, &ids, result);
+            drop(snapshot);
             is_comparing = tokio::select! {
                 () = changed.changed() => false,
                 () = complete.changed(), if !is_complete => false,

@@ -33,6 +33,7 @@ impl Follower {
                 }
                 self.report(cx, &snapshot, rows[0].device);
             }
+            drop(snapshot);
             tokio::select! {
                 () = cx.cancelled() => return,
                 () = changed.changed() => {}

@@ -134,6 +134,7 @@ impl Updater {
             }
             report_health(cx, refused.len(), report.failed, report.first_error.as_ref());
             is_first = is_first && !is_complete;
+            drop(snapshot);
             tokio::select! {
                 () = mtus_changed.changed() => {}
                 () = endpoints_changed.changed() => {}

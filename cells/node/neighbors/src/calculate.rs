@@ -73,6 +73,7 @@ impl Calculator {
             }
             let (new, gone): (Vec<IpAddr>, Vec<IpAddr>) = pending.iter().partition(|ip| is_there(**ip));
             let (begin, count) = (Instant::now(), new.len() * basis.links.len());
+            drop(snapshot);
             match self.look_up(new, basis.links.clone()).await {
                 Ok(found) => {
                     self.numbers.lookups.inc_by(i64::try_from(count).unwrap_or(i64::MAX));

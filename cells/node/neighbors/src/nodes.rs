@@ -48,6 +48,7 @@ async fn follow(nodes: &Table<Node>, ips: &ForwardableIps, initializer: Initiali
                 initializer.done(txn);
             }
         });
+        drop(snapshot);
         tokio::select! {
             () = changed.changed() => {}
             () = completed.changed(), if !is_complete => {}

@@ -147,6 +147,7 @@ impl Follower {
             {
                 self.routes.finish(initializer);
             }
+            drop(snapshot);
             if is_direct && all {
                 sleep(LOOKUP_INTERVAL).await;
             }

@@ -76,6 +76,7 @@ impl Refresher {
                 short = (short + 1).min(MAX_SHORT_INTERVALS);
                 if lost.has_young { LIVE_AFTER } else { INTERVAL }
             };
+            drop(snapshot);
             tokio::select! {
                 biased;
                 () = cx.cancelled() => return,

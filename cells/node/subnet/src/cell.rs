@@ -110,6 +110,7 @@ impl Follower {
                 }
                 (None, None) => cx.health.ok(format_args!("{} subnet(s)", topology.rows().count())),
             }
+            drop(snapshot);
             tokio::select! {
                 () = changed.changed() => {}
                 () = comparisons.turn(OWNER) => is_check = true,

@@ -86,7 +86,7 @@ impl Controller {
                 () = cx.cancelled() => return Ok(()),
                 // The sender is that of `envoy`.
                 _ = answers.changed() => {}
-                () = self.changed(&snapshot) => {
+                () = self.changed(snapshot) => {
                     tokio::select! {
                         () = cx.cancelled() => return Ok(()),
                         () = sleep(DEBOUNCE_INTERVAL) => {}
@@ -98,7 +98,8 @@ impl Controller {
     }
 
     /// Waits for a relevant change since the snapshot.
-    async fn changed(&self, snapshot: &Snapshot) {
+    async fn changed(&self, since: Snapshot) {
+        let snapshot = &since;
         let Tables { objects, clusterwide, node, .. } = &self.tables;
         // Without configurations other tables are irrelevant.
         let follows = !self.progress.is_empty() || !self.redirected.is_empty();
@@ -114,6 +115,7 @@ impl Controller {
             frontends.watch(snapshot),
             ports.watch(snapshot),
         );
+        drop(since);
         tokio::select! {
             () = object_watch.changed() => {}
             () = clusterwide_watch.changed() => {}

@@ -59,6 +59,7 @@ impl FromProxy {
             {
                 self.routes.finish(initializer);
             }
+            drop(snapshot);
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
                 _ = node_watch.changed() => {}

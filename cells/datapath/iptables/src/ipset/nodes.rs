@@ -41,6 +41,7 @@ impl Follow {
             // The transaction is a lock, which no wait may hold.
             write(&entries, &members, touched, initializer.take_if(|_| is_complete));
             cx.health.ok(format!("{} addresses of nodes", members.uses.len()));
+            drop(snapshot);
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
                 () = changed.changed() => {}

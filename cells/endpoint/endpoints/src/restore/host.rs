@@ -83,6 +83,7 @@ impl HostLabels {
             if let Some(node) = node.filter(|node| !node.uid.is_empty() || !node.labels.is_empty()) {
                 self.set(node);
             }
+            drop(snapshot);
             tokio::select! {
                 () = node_changed.changed() => {}
                 () = rows_changed.changed(), if !is_there => {}

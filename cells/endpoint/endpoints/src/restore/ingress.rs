@@ -46,6 +46,7 @@ impl IngressEndpoint {
                     None => return Ok(()),
                 }
             }
+            drop(snapshot);
             tokio::select! {
                 () = changed.changed() => {}
                 () = cx.cancelled() => return Ok(()),

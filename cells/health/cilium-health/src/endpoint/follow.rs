@@ -105,6 +105,7 @@ impl HealthEndpoint {
                 return LinkSpec { addresses, mtu, route_mtu };
             }
             cx.health.ok("Waits for the addresses of the router");
+            drop(snapshot);
             watch.changed().await;
         }
     }

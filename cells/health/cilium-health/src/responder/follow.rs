@@ -51,6 +51,7 @@ impl Responder {
                 });
             }
             cx.health.ok(format!("{} addresses", running.len()));
+            drop(snapshot);
             tokio::select! {
                 () = watch.changed() => {}
                 () = cx.cancelled() => return Ok(()),

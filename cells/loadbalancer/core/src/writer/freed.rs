@@ -38,6 +38,7 @@ pub(crate) async fn freed<'r>(
             return;
         }
         let (services, frontends) = (services.watch(&snapshot), frontends.watch(&snapshot));
+        drop(snapshot);
         tokio::select! {
             () = services.changed() => {}
             () = frontends.changed() => {}
