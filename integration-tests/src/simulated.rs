@@ -2,7 +2,9 @@
 
 mod objects;
 
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use futures::FutureExt;
 use k8s_fake_apiserver::{HttpServer, Tracker};
@@ -11,6 +13,7 @@ use k8s_types::{Api, Key, Kind, Preconditions};
 use serde_json::Value;
 use statedb::Db;
 use test_kit::NetNs;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Runtime};
 
 pub use objects::{Size, cilium_node, node_address, service_address};
@@ -27,7 +30,21 @@ pub struct SimulatedCluster {
     pub tracker: Tracker,
     http: HttpServer,
     url: String,
-    _runtime: Runtime,
+    runtime: Runtime,
+}
+
+/// The time at which the last event of a watch has reached a client that does not read it.
+pub struct Arrivals(Arc<Mutex<Instant>>);
+
+impl Arrivals {
+    /// Returns the time of the last one.
+    ///
+    /// # Panics
+    /// When the client has panicked.
+    #[must_use]
+    pub fn last(&self) -> Instant {
+        *self.0.lock().unwrap()
+    }
 }
 
 impl SimulatedCluster {
@@ -54,7 +71,7 @@ impl SimulatedCluster {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
             panic!("{}", server.serve(listener).await);
         });
-        Self { size, tracker, http, url, _runtime: runtime }
+        Self { size, tracker, http, url, runtime }
     }
 
     /// Returns the URL of the API server.
@@ -102,6 +119,33 @@ impl SimulatedCluster {
     /// When there is none.
     pub fn remove(&self, kind: Kind, key: &Key) {
         Api::delete(&self.tracker, kind, key, Preconditions::default()).now_or_never().unwrap().unwrap();
+    }
+
+    /// Watches the objects of a path from now on, from a network namespace: what agents have later than this client is not
+    /// the work of the server.
+    ///
+    /// # Panics
+    /// When the server does not answer.
+    #[must_use]
+    pub fn arrivals(&self, ns: &NetNs, path: &str) -> Arrivals {
+        let objects = self.tracker.objects();
+        let version = objects.revision(&objects.snapshot());
+        let address = self.url.trim_start_matches("http://");
+        let request =
+            format!("GET {path}?watch=true&resourceVersion={version} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+        let socket = ns.run(|| TcpStream::connect(address)).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let last = Arc::new(Mutex::new(Instant::now()));
+        let arrived = last.clone();
+        self.runtime.spawn(async move {
+            let mut socket = tokio::net::TcpStream::from_std(socket).unwrap();
+            socket.write_all(request.as_bytes()).await.unwrap();
+            let mut bytes = vec![0; 1 << 20];
+            while socket.read(&mut bytes).await.is_ok_and(|count| count > 0) {
+                *arrived.lock().unwrap() = Instant::now();
+            }
+        });
+        Arrivals(last)
     }
 
     /// Makes a node one of this cluster: [`Cluster::NODE`], with a range of pods of its own.
