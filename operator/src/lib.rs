@@ -45,6 +45,7 @@ pub fn cells() -> Cell {
 pub fn infrastructure() -> Cell {
     let cells = [
         statedb::cell(),
+        memory_limit::trimming(),
         metrics::cell(),
         client::cell(),
         k8s_client::cell(),

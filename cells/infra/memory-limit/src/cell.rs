@@ -26,6 +26,11 @@ pub fn cell() -> Cell {
     module("memory", "Memory that the agent may use", parts)
 }
 
+/// As [`cell`], without the limit: for processes that size nothing by it.
+pub fn trimming() -> Cell {
+    module("memory", "Free memory, returned to the kernel", [invoke(start_trimming), invoke(export)])
+}
+
 fn detect_limit() -> Arc<MemoryLimit> {
     Arc::new(MemoryLimit::detect())
 }

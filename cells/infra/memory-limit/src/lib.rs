@@ -7,7 +7,7 @@
 //!
 //! **Owns** a row of health with the memory in use, the metric `process_allocated_bytes`, and the job that returns free
 //! memory to the kernel, and once after the start the pages of the binary that are mapped. **Needs** the registry of metrics. **Provides** `Arc<MemoryLimit>`, and [`tune_allocator()`]
-//! and [`Counting`] for `main`. Without a limit no map is resized and no request refused.
+//! and [`Counting`] for `main`. [`trimming()`] is the job and the metric alone, for the operator. Without a limit no map is resized and no request refused.
 //!
 //! **Life.** The limit is detected when the agent is built: the smallest of its cgroup and that cgroup's ancestors, in
 //! both versions of cgroups. A changed limit takes effect at the next start.
@@ -30,6 +30,6 @@ mod limit;
 
 pub use allocator::{trim, tune_allocator};
 pub use binary::unmap_binary;
-pub use cell::cell;
+pub use cell::{cell, trimming};
 pub use counting::{Counting, allocated};
 pub use limit::{Full, MemoryLimit};
