@@ -125,14 +125,14 @@ pub struct EndpointConfig {
     pub mac: u64,
     /// MAC of the host-side interface.
     pub node_mac: u64,
-    /// FIB table for traffic of this endpoint, or zero.
-    pub rt_info: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Cookie of the pod's network namespace; zero if it is unknown or does not fit, as no kernel makes so many.
+    pub netns_cookie: u32,
+    /// Device by which the pod's peers reach it, or zero ([`EndpointInfo::parent_ifindex`]).
+    pub parent_ifindex: u32,
 }
 layout!(EndpointConfig, 64, {
-    id: 0, identity: 4, ifindex: 8, flags: 12, ipv4: 16, policy_slot: 20, ipv6: 24, mac: 40, node_mac: 48, rt_info: 56,
-    reserved: 60,
+    id: 0, identity: 4, ifindex: 8, flags: 12, ipv4: 16, policy_slot: 20, ipv6: 24, mac: 40, node_mac: 48,
+    netns_cookie: 56, parent_ifindex: 60,
 });
 
 /// Bits of [`EndpointConfig::flags`].

@@ -68,7 +68,7 @@ pub use nat::{
     NatKey, NatKey4, NatKey6, PrefilterKey4, PrefilterKey6,
 };
 pub use node::{DeviceValue, NodeKey, NodeValue};
-pub use node_config::{NodeConfig, before_services, vlan_filter};
+pub use node_config::{NodeConfig, before_services, fib_flag, vlan_filter};
 pub use pod::Pod;
 pub use policy::{PolicyEntry, PolicyKey, PolicyStatsKey, PolicyStatsValue, policy_flag, policy_match};
 pub use sock_config::SockConfig;

@@ -22,6 +22,8 @@ pub const PROXY_EGRESS: u32 = 0x0b00;
 pub const HOST: u32 = 0x0c00;
 /// Decrypted, or to be decrypted.
 pub const DECRYPT: u32 = 0x0d00;
+/// Of a socket of health probes, until it connects (`bpf-lb-ipip-sock-mark`); packets do not have it.
+pub const PROBE: u32 = 0x0d00;
 /// To be encrypted.
 pub const ENCRYPT: u32 = 0x0e00;
 /// Carries the source identity.

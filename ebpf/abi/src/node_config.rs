@@ -181,8 +181,15 @@ pub struct NodeConfig {
     pub ipip_ifindex_ipv4: u32,
     /// The same for IPv6.
     pub ipip_ifindex_ipv6: u32,
+    /// Packets of health probes leave in an outer header to the backend that their socket names
+    /// (`bpf-lb-ipip-sock-mark`).
+    pub probes: u8,
+    /// Flags of tc programs' lookups of routes ([`fib_flag`]); those of XDP have none, as they need MAC addresses.
+    pub fib_flags: u8,
+    /// Zero.
+    pub pad: [u8; 6],
 }
-layout!(NodeConfig, 264, {
+layout!(NodeConfig, 272, {
     router_ipv6: 0, router_ipv4: 16, host_ifindex: 20, net_ifindex: 24, host_endpoint_id: 28, trace_payload_len: 32,
     monitor_aggregation: 36, enable_ipv4: 40, enable_ipv6: 41, source_ip_verification: 42, arp_responder: 43,
     redirect_peer: 44, endpoint_routes: 45, drop_notify: 46, trace_notify: 47, identity_mark: 48, policy_verdict_notify: 49,
@@ -199,6 +206,7 @@ layout!(NodeConfig, 264, {
     policy_deny_response: 176, nat46x64: 177, nat46x64_gateway: 178, vlan_filter: 179, vlans: 180,
     tunnel_source_ports: 210, tunnel_geneve: 214, hybrid: 215,
     rss_ipv6: 216, rss_host_ipv6: 232, rss_ipv4: 248, rss_host_ipv4: 252, ipip_ifindex_ipv4: 256, ipip_ifindex_ipv6: 260,
+    probes: 264, fib_flags: 265, pad: 266,
 });
 
 impl NodeConfig {
@@ -206,6 +214,12 @@ impl NodeConfig {
     pub const SYMBOL: &str = "NODE_CONFIG";
     /// Number of ids of VLANs.
     pub const VLANS: usize = 15;
+}
+
+/// Flags of lookups of routes (linux/bpf.h, `BPF_FIB_LOOKUP_*`).
+pub mod fib_flag {
+    /// Leave the MAC address of the next hop to the kernel, which finds it when it sends the packet (Linux 6.3).
+    pub const SKIP_NEIGHBOUR: u8 = 4;
 }
 
 /// Steps of devices before services are looked up.

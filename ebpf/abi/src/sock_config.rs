@@ -37,13 +37,17 @@ pub struct SockConfig {
     pub trace_interval: u64,
     /// [Aggregation level](crate::trace::aggregation) of these events (`monitor-aggregation`).
     pub monitor_aggregation: u32,
+    /// Sockets of health probes name the backend that they ask, with [`PROBE`](crate::mark::PROBE)
+    /// (`bpf-lb-ipip-sock-mark`).
+    pub probes: u8,
     /// Zero.
-    pub pad: u32,
+    pub pad: [u8; 3],
 }
 layout!(SockConfig, 40, {
     host_netns_cookie: 0, ticks_in_256_seconds: 8, node_port_first: 12, node_port_last: 14, enable_ipv4: 16,
     enable_ipv6: 17, host_only: 18, empty_services_drop: 19, external_ip_mitigation: 20, jiffies_clock: 21,
-    set_retval: 22, trace_sock: 23, trace_interval: 24, monitor_aggregation: 32, pad: 36,
+    set_retval: 22, trace_sock: 23, trace_interval: 24, monitor_aggregation: 32, probes: 36,
+    pad: 37,
 });
 
 impl SockConfig {

@@ -197,7 +197,7 @@ const _: () = {
 };
 
 /// Maps that the programs share with the agent and with tools, by their pinned names. Those that begin with `ep_` are our own.
-pub const MAPS: [&str; 42] = [
+pub const MAPS: [&str; 46] = [
     "cilium_lxc",
     "cilium_ipcache_v2",
     "cilium_metrics",
@@ -219,6 +219,10 @@ pub const MAPS: [&str; 42] = [
     "cilium_lb4_affinity",
     "cilium_lb6_affinity",
     "cilium_lb_affinity_match",
+    "cilium_lb4_health",
+    "cilium_lb6_health",
+    "cilium_skip_lb4",
+    "cilium_skip_lb6",
     "cilium_lb4_source_range",
     "cilium_lb6_source_range",
     "cilium_lb4_maglev",

@@ -27,3 +27,7 @@ pub const IPV6: [&str; 4] =
 pub const POST_BIND4: &str = "cil_sock4_post_bind";
 /// Protection of the ports of services, IPv6.
 pub const POST_BIND6: &str = "cil_sock6_post_bind";
+/// The backends of health probes (`bpf-lb-ipip-sock-mark`), IPv4.
+pub const PRE_BIND4: &str = "cil_sock4_pre_bind";
+/// The backends of health probes, IPv6.
+pub const PRE_BIND6: &str = "cil_sock6_pre_bind";

@@ -87,6 +87,9 @@ pub(crate) static NODE_CONFIG: NodeConfig = NodeConfig {
     rss_host_ipv4: 0,
     ipip_ifindex_ipv4: 0,
     ipip_ifindex_ipv6: 0,
+    probes: 0,
+    fib_flags: 0,
+    pad: [0; 6],
 };
 
 /// Reads a field of [`NODE_CONFIG`]. By its own address, so that the verifier sees a constant; volatile, so that the

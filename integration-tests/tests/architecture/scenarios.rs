@@ -9,15 +9,11 @@ const SCENARIOS: u8 = 90;
 const FOLDERS: [&str; 3] = ["ebpf", "cells/datapath/socket-lb", "cells/loadbalancer"];
 
 /// Scenarios without a test, and why.
-const WITHOUT_TEST: [(&[u8], &str); 6] = [
-    (&[24], "devices without Ethernet headers are left to the host's stack"),
-    (&[25], "no WireGuard"),
-    (&[36], "entries without a port are of versions before this agent's first"),
-    (&[90], "lookups of routes have no flags here: the kernel resolves neighbours"),
-    (&[57, 68, 83, 88], "no egress gateway, no secondary interfaces of clouds, no health datapath"),
+const WITHOUT_TEST: [(&[u8], &str); 2] = [
+    (&[57, 88], "no egress gateway"),
     (
-        &[78, 79],
-        "redirect policies are tested at sockets, the proxy of a service at devices without a hairpin",
+        &[79],
+        "the proxy of a service is reached through the stack, also from bridges: no hairpin, no `enable-bpf-tproxy`",
     ),
 ];
 

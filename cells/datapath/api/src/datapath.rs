@@ -32,6 +32,10 @@ pub struct EndpointDatapath {
     pub ipv6: Option<Ipv6Addr>,
     /// Bits of [`datapath_abi::ep_flag`]; `LIVE` is added by `attach`.
     pub flags: u32,
+    /// Cookie of the pod's network namespace, or zero.
+    pub netns_cookie: u32,
+    /// Device by which the pod's peers reach it: a secondary interface of a cloud; zero for the host's routes.
+    pub parent_ifindex: u32,
 }
 
 impl Default for EndpointDatapath {
@@ -46,6 +50,8 @@ impl Default for EndpointDatapath {
             ipv4: None,
             ipv6: None,
             flags: ep_flag::SOURCE_CHECK,
+            netns_cookie: 0,
+            parent_ifindex: 0,
         }
     }
 }
@@ -63,8 +69,8 @@ impl EndpointDatapath {
             ipv6: self.ipv6.map_or([0; 4], ipv6_words),
             mac: mac_word(self.mac),
             node_mac: mac_word(self.node_mac),
-            rt_info: 0,
-            reserved: 0,
+            netns_cookie: self.netns_cookie,
+            parent_ifindex: self.parent_ifindex,
         }
     }
 
@@ -80,6 +86,8 @@ impl EndpointDatapath {
             ipv4: (row.ipv4 != 0).then(|| ipv4_from_word(row.ipv4)),
             ipv6: (row.ipv6 != [0; 4]).then(|| ipv6_from_words(row.ipv6)),
             flags: row.flags & !ep_flag::LIVE,
+            netns_cookie: row.netns_cookie,
+            parent_ifindex: row.parent_ifindex,
         }
     }
 
@@ -96,6 +104,7 @@ impl EndpointDatapath {
             mac: mac_word(self.mac),
             node_mac: mac_word(self.node_mac),
             sec_id: self.identity,
+            parent_ifindex: self.parent_ifindex,
             ..EndpointInfo::default()
         };
         self.addresses().map(|ip| (EndpointKey::from(ip), info)).collect()
@@ -201,6 +210,8 @@ mod tests {
             node_mac: [0xb2, 0x35, 0x5b, 0xba, 0xaa, 0xaf],
             ipv4: Some(Ipv4Addr::new(10, 244, 57, 201)),
             ipv6: Some("fd00::7".parse().unwrap()),
+            netns_cookie: 4325,
+            parent_ifindex: 3,
             ..EndpointDatapath::default()
         };
         let row = endpoint.config(17);

@@ -47,6 +47,10 @@ pub enum Existence {
     Prefilter6,
     /// With `routing-mode=hybrid`.
     Hybrid,
+    /// With `enable-ipv4` and `bpf-lb-ipip-sock-mark`.
+    Probes4,
+    /// With `enable-ipv6` and `bpf-lb-ipip-sock-mark`.
+    Probes6,
     /// The cell of a feature creates it; the option that switches the feature.
     Feature(&'static str),
     /// One for each endpoint, the name continued by `_` and the endpoint's id in five digits.
@@ -127,7 +131,7 @@ pub const CATALOG: &[MapDef] = &[
     map("cilium_l2_responder_v6", Hash, 24, 8, Fixed(4096), NO_PREALLOC, Family6),
     map("cilium_lb4_affinity", LruHash, 16, 16, LbAffinity, LRU, Family4),
     map("cilium_lb4_backends_v3", Hash, 4, 12, LbBackends, PREALLOC, Family4),
-    map("cilium_lb4_health", LruHash, 8, 12, LbBackends, LRU, Feature("enable-health-datapath")),
+    map("cilium_lb4_health", LruHash, 8, 12, LbBackends, LRU, Probes4),
     map("cilium_lb4_maglev", HashOfMaps, 2, 4, LbMaglev, PREALLOC_RO, Maglev4),
     map("cilium_lb4_reverse_nat", Hash, 2, 6, LbRevNat, PREALLOC, Family4),
     map("cilium_lb4_reverse_sk", LruHash, 16, 8, SockRev, LRU, Family4),
@@ -135,7 +139,7 @@ pub const CATALOG: &[MapDef] = &[
     map("cilium_lb4_source_range", LpmTrie, 12, 1, LbSourceRange, NO_PREALLOC_RO, Family4),
     map("cilium_lb6_affinity", LruHash, 24, 16, LbAffinity, LRU, Family6),
     map("cilium_lb6_backends_v3", Hash, 4, 24, LbBackends, PREALLOC, Family6),
-    map("cilium_lb6_health", LruHash, 8, 24, LbBackends, LRU, Feature("enable-health-datapath")),
+    map("cilium_lb6_health", LruHash, 8, 24, LbBackends, LRU, Probes6),
     map("cilium_lb6_maglev", HashOfMaps, 2, 4, LbMaglev, PREALLOC_RO, Maglev6),
     map("cilium_lb6_reverse_nat", Hash, 2, 18, LbRevNat, PREALLOC, Family6),
     map("cilium_lb6_reverse_sk", LruHash, 32, 20, SockRev, LRU, Family6),

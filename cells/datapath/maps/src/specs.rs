@@ -32,6 +32,7 @@ pub struct Specs {
     maglev: Option<u32>,
     prefilter: bool,
     hybrid: bool,
+    probes: bool,
     sizes: Sizes,
 }
 
@@ -84,6 +85,7 @@ impl Specs {
             maglev: None,
             prefilter: false,
             hybrid: false,
+            probes: false,
             sizes,
         }
     }
@@ -97,6 +99,7 @@ impl Specs {
             .with_maglev(maglev_positions(settings))
             .with_prefilter(is("enable-xdp-prefilter", "true"))
             .with_hybrid_routing(is("routing-mode", "hybrid"))
+            .with_probes(is("kube-proxy-replacement", "true") && is("bpf-lb-ipip-sock-mark", "true"))
     }
 
     /// Returns the specs with the maps of translations of sources.
@@ -115,6 +118,12 @@ impl Specs {
     #[must_use]
     pub fn with_prefilter(self, prefilter: bool) -> Specs {
         Specs { prefilter, ..self }
+    }
+
+    /// Returns the specs with the maps of health probes, or without them.
+    #[must_use]
+    pub fn with_probes(self, probes: bool) -> Specs {
+        Specs { probes, ..self }
     }
 
     /// Returns the specs with the map of subnets, or without it.
@@ -237,6 +246,8 @@ impl Specs {
             Existence::Prefilter4 => self.families.enable_ipv4 && self.prefilter,
             Existence::Prefilter6 => self.families.enable_ipv6 && self.prefilter,
             Existence::Hybrid => self.hybrid,
+            Existence::Probes4 => self.families.enable_ipv4 && self.probes,
+            Existence::Probes6 => self.families.enable_ipv6 && self.probes,
             Existence::Feature(_) | Existence::PerEndpoint | Existence::PerObject => false,
         };
         let masquerade = (self.nat != NatSwitches::default()).then(|| self.own(MASQUERADE_MAP));
@@ -324,6 +335,19 @@ mod tests {
         assert_eq!(names(true, FamilyConfig::default()).len(), 4);
         let only_ipv4 = FamilyConfig { enable_ipv4: true, enable_ipv6: false };
         assert_eq!(names(true, only_ipv4), ["cilium_cidr_v4_dyn", "cilium_cidr_v4_fix"]);
+    }
+
+    #[test]
+    fn maps_of_health_probes_exist_with_them() {
+        let names = |probes, families| -> Vec<String> {
+            let specs = Specs::new(MapsConfig::default(), families).with_probes(probes).of_node();
+            let names = specs.into_iter().map(|spec| spec.name.into_owned());
+            names.filter(|name| name.ends_with("_health")).collect()
+        };
+        assert_eq!(names(false, FamilyConfig::default()), [] as [&str; 0]);
+        assert_eq!(names(true, FamilyConfig::default()), ["cilium_lb4_health", "cilium_lb6_health"]);
+        let only_ipv6 = FamilyConfig { enable_ipv4: false, enable_ipv6: true };
+        assert_eq!(names(true, only_ipv6), ["cilium_lb6_health"]);
     }
 
     #[test]

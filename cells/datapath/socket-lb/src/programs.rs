@@ -46,7 +46,8 @@ impl Options {
             trace_sock: trace.is_some().into(),
             trace_interval,
             monitor_aggregation,
-            pad: 0,
+            probes: self.services.probes_by_ipip().into(),
+            pad: [0; 3],
         }
     }
 
@@ -65,6 +66,10 @@ impl Options {
         if protects_ports {
             names.extend(ipv4.then_some(sock::POST_BIND4));
             names.extend(ipv6.then_some(sock::POST_BIND6));
+        }
+        if self.services.probes_by_ipip() {
+            names.extend(ipv4.then_some(sock::PRE_BIND4));
+            names.extend(ipv6.then_some(sock::PRE_BIND6));
         }
         names
     }
@@ -109,6 +114,7 @@ fn stand_in(spec: &MapSpec) -> bpf::Result<RawMap> {
 mod tests {
     use super::*;
     use crate::live::Trace;
+    use loadbalancer::{DsrDispatch, LbMode};
 
     #[test]
     fn programs_follow_the_options_and_the_ways_back_come_first() {
@@ -135,6 +141,12 @@ mod tests {
         assert_eq!(options.names(true).len(), 11);
         options.config.node_port_bind_protection = false;
         assert_eq!(options.names(true).len(), 9);
+        assert_eq!(options.constants(&LiveValues::default()).probes, 0);
+        options.services.bpf_lb_mode = LbMode::Dsr;
+        options.services.bpf_lb_dsr_dispatch = DsrDispatch::Ipip;
+        options.services.bpf_lb_ipip_sock_mark = true;
+        assert_eq!(options.names(true)[9..], [sock::PRE_BIND4, sock::PRE_BIND6]);
+        assert_eq!(options.constants(&LiveValues::default()).probes, 1);
         let trace = Trace { aggregation: 3, interval: Duration::from_secs(5) };
         let constants = options.constants(&LiveValues { refuses_empty: true, trace: Some(trace) });
         let traced = (constants.trace_sock, constants.monitor_aggregation, constants.trace_interval);

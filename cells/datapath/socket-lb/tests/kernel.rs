@@ -14,6 +14,8 @@ use datapath_abi::{identity, lb_flag, lb_flag2};
 use datapath_api::SocketCoverage;
 use test_kit::require_root;
 
+use socket2::{Domain, Socket, Type};
+
 use kit::{Change, Node, Service, TCP, UDP, enter, on_a_runtime};
 
 const VIP4: &str = "10.96.0.1:80";
@@ -325,6 +327,92 @@ fn with_hostns_only_other_namespaces_are_left_alone() {
         // The pod's own loopback has no such server.
         let translated = pod.run(|| TcpStream::connect(address(VIP4)).unwrap_err().kind());
         assert_eq!(translated, ErrorKind::ConnectionRefused);
+        node.finish().await;
+    });
+}
+
+/// Scenario 78, at sockets: a namespace reaches a redirected frontend itself where a row says so.
+#[test]
+fn a_namespace_with_a_row_is_not_redirected() {
+    require_root!();
+    on_a_runtime(async {
+        let mut node = Node::start(&[("bpf-lb-sock", "true")]).await;
+        for (vip, backend) in [(VIP4, server("127.0.0.1")), (VIP6, server("::1"))] {
+            let service = Service::new(vip, TCP, &[backend]);
+            let redirected = Service { flags2: lb_flag2::LOCAL_REDIRECT, ..service.clone() };
+            node.put(&redirected);
+            let vip = address(vip);
+            assert_eq!(ask(vip).unwrap().0, backend.to_string());
+            node.skip(SocketAddr::new(vip.ip(), vip.port() + 1));
+            assert_eq!(ask(vip).unwrap().0, backend.to_string(), "the row of another port");
+            node.skip(vip);
+            let itself = TcpStream::connect_timeout(&vip, Duration::from_millis(200)).unwrap_err();
+            assert!(itself.kind() == ErrorKind::TimedOut || itself.raw_os_error() == Some(101), "{itself}");
+            // The row counts for redirections alone.
+            node.put(&service);
+            assert_eq!(ask(vip).unwrap().0, backend.to_string());
+        }
+        node.finish().await;
+    });
+}
+
+/// Scenario 83, at sockets: a prober's socket binds any address in place of its backend's, which is stored, and connects to
+/// the frontend itself.
+#[test]
+fn sockets_of_health_probes_name_their_backends() {
+    require_root!();
+    on_a_runtime(async {
+        let mut node = Node::start(&[
+            ("kube-proxy-replacement", "true"),
+            ("bpf-lb-mode", "dsr"),
+            ("bpf-lb-dsr-dispatch", "ipip"),
+            ("bpf-lb-ipip-sock-mark", "true"),
+        ])
+        .await;
+        assert_eq!(node.link_names().len(), 13, "{:?}", node.link_names());
+        node.sandbox()
+            .host()
+            .ip_batch("route add 10.96.0.1/32 dev lo\nroute add fd00:96::1/128 dev lo")
+            .unwrap();
+        node.put(&Service::new(VIP4, UDP, &[echo("127.0.0.1")]));
+        node.put(&Service::new(VIP6, UDP, &[echo("::1")]));
+        const MARK: u32 = 0xd00;
+        const NOT_AVAILABLE: Option<i32> = Some(99);
+        let socket = |at: SocketAddr, mark: u32| {
+            let domain = if at.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
+            let socket = Socket::new(domain, Type::DGRAM, None).unwrap();
+            socket.set_mark(mark).unwrap();
+            socket
+        };
+        let pod = node.sandbox().netns("pod").unwrap();
+        let (remote4, remote6) = (address("10.1.0.20:8080"), address("[fd01::20]:8080"));
+        for (backend, vip) in
+            [(remote4, address(VIP4)), (remote6, address(VIP6)), (mapped(remote4), mapped(address(VIP4)))]
+        {
+            let probe = socket(backend, MARK);
+            probe.bind(&backend.into()).unwrap();
+            let bound = probe.local_addr().unwrap().as_socket().unwrap();
+            assert!(bound.ip().to_canonical().is_unspecified(), "{bound}");
+            let named = if backend.ip().to_canonical().is_ipv4() { remote4 } else { remote6 };
+            assert_eq!(node.probed(probe.cookie().unwrap()), Some((named, UDP)), "{backend}");
+            probe.connect(&vip.into()).unwrap();
+            assert_eq!((probe.mark().unwrap(), node.socket_rows()), (0, (0, 0)), "{vip}");
+            assert_eq!(probe.peer_addr().unwrap().as_socket(), Some(vip));
+            // The controls: a socket without the mark, and one of a pod.
+            let plain = socket(backend, 0);
+            assert_eq!(plain.bind(&backend.into()).unwrap_err().raw_os_error(), NOT_AVAILABLE);
+            assert_eq!(node.probed(plain.cookie().unwrap()), None);
+            plain.connect(&vip.into()).unwrap();
+            assert_ne!(node.socket_rows(), (0, 0), "translated");
+            drop(plain);
+            let inside = pod.run(|| socket(backend, MARK));
+            assert_eq!(inside.bind(&backend.into()).unwrap_err().raw_os_error(), NOT_AVAILABLE);
+        }
+        // Without the option the mark means nothing.
+        node.restart(&[("kube-proxy-replacement", "true")], false).await;
+        node.until_links(11).await;
+        let probe = socket(remote4, MARK);
+        assert_eq!(probe.bind(&remote4.into()).unwrap_err().raw_os_error(), NOT_AVAILABLE);
         node.finish().await;
     });
 }

@@ -81,6 +81,10 @@ pub struct ServicesConfig {
     /// Range of sources of outer IPv6 headers that XDP writes (dsr by ipip), by a hash of the flow; empty: the node's
     #[flag(default = "")]
     pub bpf_lb_rss_ipv6_src_cidr: String,
+    /// Send packets of health probes in an outer header to the backend that their socket names (dsr by ipip): one with
+    /// SO_MARK 0xd00, bound to the backend's address and connected to the frontend
+    #[flag(default = false, hidden)]
+    pub bpf_lb_ipip_sock_mark: bool,
     /// Handle services before the kernel's stack, by XDP: native by drivers of devices, best-effort by those that can
     #[flag(default = "disabled")]
     pub bpf_lb_acceleration: Acceleration,
@@ -129,10 +133,15 @@ impl ServicesConfig {
             if !range.is_some_and(|range| range.prefix() > 0 && range.is_ipv4() == option.contains("ipv4")) {
                 return wrong(option, text, expected);
             }
-            if !self.has_direct_return() || self.bpf_lb_dsr_dispatch != DsrDispatch::Ipip {
+            if !self.sends_by_ipip() {
                 let expected = "no range, or set bpf-lb-mode=dsr and bpf-lb-dsr-dispatch=ipip: others have no outer header";
                 return wrong(option, text, expected);
             }
+        }
+        if self.bpf_lb_ipip_sock_mark && !self.sends_by_ipip() {
+            let expected =
+                "false, or set bpf-lb-mode=dsr and bpf-lb-dsr-dispatch=ipip: others have no outer header";
+            return wrong("bpf-lb-ipip-sock-mark", "true", expected);
         }
         if self.lb_reflector_wait_time.is_zero() {
             return wrong("lb-reflector-wait-time", "0s", "a duration, for instance 500ms");
@@ -152,6 +161,16 @@ impl ServicesConfig {
         self.bpf_lb_mode != LbMode::Snat || self.bpf_lb_mode_annotation
     }
 
+    /// Returns whether packets to backends of other nodes leave in an outer IP header.
+    fn sends_by_ipip(&self) -> bool {
+        self.has_direct_return() && self.bpf_lb_dsr_dispatch == DsrDispatch::Ipip
+    }
+
+    /// Returns whether sockets of health probes name the backend that they ask.
+    pub fn probes_by_ipip(&self) -> bool {
+        self.kube_proxy_replacement && self.bpf_lb_ipip_sock_mark && self.sends_by_ipip()
+    }
+
     /// Returns whether frontends may have backends of the other family.
     pub(crate) fn translates(&self) -> bool {
         self.kube_proxy_replacement && self.bpf_lb_nat46x64
@@ -163,6 +182,7 @@ impl ServicesConfig {
         let translations = [
             (self.enable_nat46x64_gateway, "enable-nat46x64-gateway"),
             (self.bpf_lb_nat46x64, "bpf-lb-nat46x64"),
+            (self.bpf_lb_ipip_sock_mark, "bpf-lb-ipip-sock-mark"),
         ];
         for (_, option) in translations.iter().filter(|(is_on, _)| *is_on && !self.kube_proxy_replacement) {
             options.push(format!("{option}=true (set kube-proxy-replacement=true as well)"));
@@ -291,6 +311,25 @@ mod tests {
                 assert!(text.contains(expected), "{text}");
             }
         }
+    }
+
+    #[test]
+    fn probes_name_their_backends_with_outer_headers_only() {
+        const MARK: &str = "--bpf-lb-ipip-sock-mark";
+        let by_ipip = ["--bpf-lb-mode=dsr", "--bpf-lb-dsr-dispatch=ipip", MARK];
+        for arguments in [&[MARK][..], &by_ipip[1..], &[by_ipip[0], MARK]] {
+            let text = read(arguments).unwrap_err();
+            let expected =
+                "option bpf-lb-ipip-sock-mark: 'true' is wrong; give false, or set bpf-lb-mode=dsr and ";
+            assert!(text.starts_with(expected), "{text}");
+        }
+        let config = read(&by_ipip).unwrap();
+        assert_eq!(
+            config.without_effect(),
+            ["bpf-lb-ipip-sock-mark=true (set kube-proxy-replacement=true as well)"]
+        );
+        assert!(!config.probes_by_ipip());
+        assert!(ServicesConfig { kube_proxy_replacement: true, ..config }.probes_by_ipip());
     }
 
     #[test]

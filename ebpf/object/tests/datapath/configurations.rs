@@ -5,7 +5,9 @@ use crate::kit::{Datapath, default_config};
 use anyhow::{Context as _, Result};
 use aya::util::KernelVersion;
 use aya::{EbpfLoader, VerifierLogLevel};
-use datapath_abi::{MAGLEV_TEMPLATE_SIZE, NodeConfig, Pod, before_services, dsr, trace::aggregation};
+use datapath_abi::{
+    MAGLEV_TEMPLATE_SIZE, NodeConfig, Pod, before_services, dsr, fib_flag, trace::aggregation,
+};
 use datapath_object::{NODE_CONFIG, PROGRAMS};
 use test_kit::Slice;
 
@@ -60,7 +62,7 @@ const SWITCHES: [Switch; 33] = [
 /// A configuration as nodes have it: a name and what differs from the default.
 type Named = (&'static str, fn(&mut NodeConfig));
 
-const NAMED: [Named; 55] = [
+const NAMED: [Named; 56] = [
     ("default", |_| {}),
     ("host-routing", |c| c.host_routing = 1),
     ("ipv4-only", |c| c.enable_ipv6 = 0),
@@ -115,6 +117,11 @@ const NAMED: [Named; 55] = [
     ("kube-proxy-replacement-tunnel-host-routing", |c| {
         (c.tunnel, c.tunnel_ifindex, c.nodeport, c.host_routing, c.dynamic_source) = (1, 7, 1, 1, 1);
         (c.sctp, c.ct_accounting, c.monitor_aggregation) = (1, 1, aggregation::NONE);
+    }),
+    ("kube-proxy-replacement-probes", |c| {
+        (c.nodeport, c.probes, c.dsr, c.dsr_dispatch) = (1, 1, dsr::ALL, dsr::dispatch::IPIP);
+        (c.ipip_ifindex_ipv4, c.ipip_ifindex_ipv6, c.fib_flags) = (7, 8, fib_flag::SKIP_NEIGHBOUR);
+        (c.masquerade_ipv4, c.masquerade_ipv6, c.snat_min_port, c.host_firewall) = (1, 1, 32768, 1);
     }),
     ("kube-proxy-replacement-maglev", |c| {
         (c.nodeport, c.maglev, c.maglev_table_size) = (1, 1, MAGLEV_TEMPLATE_SIZE);

@@ -10,8 +10,8 @@ use crate::service::*;
 use crate::uplink::routed;
 use anyhow::{Context as _, Result};
 use datapath_abi::{
-    CtEntry, NodeConfig, Pod as Plain, ct_flag, direction, drop, dsr, identity, ipv4_from_word,
-    ipv6_from_words, lb_flag2, mark,
+    CtEntry, CtTuple4, CtTuple6, NatEntry4, NatEntry6, NodeConfig, Pod as Plain, ct_flag, direction, drop,
+    dsr, identity, ipv4_from_word, ipv4_word, ipv6_from_words, ipv6_words, lb_flag2, mark, tuple_flag,
 };
 use datapath_object::{FROM_CONTAINER, FROM_NETDEV, TO_NETDEV};
 use std::net::{IpAddr, SocketAddr};
@@ -84,6 +84,64 @@ impl BackendNode {
     /// The pod's packet, as it leaves.
     pub(crate) fn sends(&self, ns: &NetNs, packet: &[u8]) -> Result<Outcome> {
         ns.run(|| self.datapath.run(FROM_CONTAINER, &frame(A.node_mac, A.mac, packet)))
+    }
+
+    /// Takes the frontend out of entries of direct server return.
+    fn forget_frontends(&mut self) -> Result<()> {
+        let forgotten = |value: &[u8]| -> Result<Option<CtEntry>> {
+            let mut entry = CtEntry::from_bytes(value).context("short entry")?;
+            entry.set_nat([0; 4], 0);
+            Ok((entry.flags & ct_flag::DSR_INTERNAL != 0).then_some(entry))
+        };
+        match self.family {
+            Family::V4 => {
+                for map in ["cilium_ct4_global", "cilium_ct_any4_global"] {
+                    for (key, value) in self.datapath.rows::<14, 56>(map)? {
+                        if let Some(entry) = forgotten(&value)? {
+                            let key = CtTuple4::from_bytes(&key).context("short key")?;
+                            self.datapath.put::<14, 56>(map, &key, &entry)?;
+                        }
+                    }
+                }
+            }
+            Family::V6 => {
+                for map in ["cilium_ct6_global", "cilium_ct_any6_global"] {
+                    for (key, value) in self.datapath.rows::<38, 56>(map)? {
+                        if let Some(entry) = forgotten(&value)? {
+                            let key = CtTuple6::from_bytes(&key).context("short key")?;
+                            self.datapath.put::<38, 56>(map, &key, &entry)?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The row of the NAT map that Cilium before 1.15 has for a backend's packets to a client.
+    fn put_frontend_row(
+        &mut self,
+        backend: SocketAddr,
+        client: SocketAddr,
+        frontend: SocketAddr,
+    ) -> Result<()> {
+        let (sport, dport, port) = (backend.port().to_be(), client.port().to_be(), frontend.port().to_be());
+        let (nexthdr, flags) = (self.protocol, tuple_flag::OUT);
+        match (backend.ip(), client.ip(), frontend.ip()) {
+            (IpAddr::V4(backend), IpAddr::V4(client), IpAddr::V4(frontend)) => {
+                let (saddr, daddr) = (ipv4_word(backend), ipv4_word(client));
+                let row = NatEntry4 { address: ipv4_word(frontend), port, ..Plain::zeroed() };
+                let key = CtTuple4 { saddr, daddr, sport, dport, nexthdr, flags };
+                self.datapath.put::<14, 40>("cilium_snat_v4_external", &key, &row)
+            }
+            (IpAddr::V6(backend), IpAddr::V6(client), IpAddr::V6(frontend)) => {
+                let (saddr, daddr) = (ipv6_words(backend), ipv6_words(client));
+                let row = NatEntry6 { address: ipv6_words(frontend), port, ..Plain::zeroed() };
+                let key = CtTuple6 { saddr, daddr, sport, dport, nexthdr, flags };
+                self.datapath.put::<38, 56>("cilium_snat_v6_external", &key, &row)
+            }
+            _ => anyhow::bail!("two families"),
+        }
     }
 
     /// The entries with a frontend of another node.
@@ -235,6 +293,48 @@ fn a_reply_of_the_host_leaves_in_the_name_of_another_nodes_frontend() -> Result<
             // The twin: the host's own connection.
             let own = from_network(family.host(BACKEND_PORT + 1), client, protocol, ACK);
             assert_eq!(leaves(out, &own)?.packet, own);
+        }
+    }
+    Ok(())
+}
+
+/// Scenario 36: an entry of Cilium before 1.15 has no port, and the frontend is in a row of the NAT map. Such connections
+/// go on after the node has changed to this agent.
+#[test]
+fn an_entry_without_a_port_leads_to_the_row_with_its_frontend() -> Result<()> {
+    test_kit::require_root!();
+    let ns = routed()?;
+    let out = ns.run(|| ifindex("out0"))?;
+    for family in FAMILIES {
+        for protocol in [TCP, UDP] {
+            for (pod, host) in [(family.remote(), false), (family.host(BACKEND_PORT), true)] {
+                let (backend, client) = (pod, family.remote_client());
+                let mut node = BackendNode::new(&direct(), family, protocol)?;
+                let request = naming(family, &segment(client, backend, protocol, SYN), family.vip());
+                node.datapath.run(FROM_NETDEV, &frame(DEVICE, ROUTER_MAC, &request))?;
+                if !host {
+                    node.receives(&request)?;
+                }
+                node.forget_frontends()?;
+                let unspecified = if family == Family::V4 { "0.0.0.0:0" } else { "[::]:0" };
+                assert_eq!(node.frontends()?, [unspecified.parse()?]);
+                let answer = frame(A.node_mac, A.mac, &segment(backend, client, protocol, SYN | ACK));
+                let leaves = |node: &BackendNode| match host {
+                    false => ns.run(|| node.datapath.run(FROM_CONTAINER, &answer)),
+                    true => {
+                        let incoming = Incoming { at: Some(out), ..Incoming::of_host() };
+                        ns.run(|| node.datapath.run_with(TO_NETDEV, &answer, incoming))
+                    }
+                };
+                // The control: neither entry nor row.
+                assert_ne!(seen_at(&leaves(&node)?).source, family.vip(), "{family:?} {protocol}");
+                node.put_frontend_row(backend, client, family.vip())?;
+                let outcome = leaves(&node)?;
+                let seen = seen_at(&outcome);
+                let verdict = if host { PASS } else { REDIRECT };
+                assert_eq!((outcome.verdict, seen.source), (verdict, family.vip()), "{family:?} {protocol}");
+                assert_eq!((seen.destination, seen.checksums), (client, true));
+            }
         }
     }
     Ok(())

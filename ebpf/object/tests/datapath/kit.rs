@@ -254,8 +254,8 @@ impl Datapath {
             ipv6: ipv6_words(pod.ipv6),
             mac: mac_word(pod.mac),
             node_mac: mac_word(pod.node_mac),
-            rt_info: 0,
-            reserved: 0,
+            netns_cookie: pod.netns_cookie,
+            parent_ifindex: 0,
         };
         let mut settings = Array::<_, [u8; 64]>::try_from(self.map("ep_config")?)?;
         Ok(settings.set(u32::from(pod.id), bytes::<_, 64>(&row), 0)?)

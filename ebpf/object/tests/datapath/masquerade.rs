@@ -608,6 +608,47 @@ fn without_an_address_packets_of_pods_are_dropped() -> Result<()> {
     Ok(())
 }
 
+/// Scenario 68: a pod's replies leave by the secondary interface of the node (of a cloud) that its peers reach it by, also
+/// where the host's route leads to another device. Its own connections leave by the route.
+#[test]
+fn replies_leave_by_the_interface_of_the_pod() -> Result<()> {
+    test_kit::require_root!();
+    const PARENT: u32 = 4;
+    for family in FAMILIES {
+        let mut node = Node::new(family)?;
+        let (peer, pod) = (node.peer(), node.pod(8080));
+        let request = segment(peer, pod, TCP, SYN);
+        node.datapath.receives(identity::WORLD, &frame(A.mac, A.node_mac, &request))?;
+        let ping = echo(family, peer.ip(), pod.ip(), false, 7);
+        node.datapath.receives(identity::WORLD, &frame(A.mac, A.node_mac, &ping))?;
+        let answers = [segment(pod, peer, TCP, SYN | ACK), echo(family, pod.ip(), peer.ip(), true, 7)];
+        for answer in &answers {
+            node.unchanged(answer, "a reply by the host's route")?;
+        }
+        let row = |parent_ifindex| EndpointInfo {
+            ifindex: A.ifindex,
+            lxc_id: A.id,
+            sec_id: A.identity,
+            parent_ifindex,
+            ..Plain::zeroed()
+        };
+        node.datapath.set_address(pod.ip(), &row(PARENT))?;
+        for answer in &answers {
+            let outcome = node.leaves(answer)?;
+            // Cilium does this for IPv4 alone: such interfaces have no IPv6 addresses of pods.
+            let verdict = if family == Family::V4 { REDIRECT } else { PASS };
+            assert_eq!((outcome.verdict, &outcome.packet[14..]), (verdict, &answer[..]), "{family:?}");
+        }
+        node.translated(node.pod(40000), peer, TCP)?;
+        // At that interface itself.
+        node.datapath.set_address(pod.ip(), &row(IFINDEX))?;
+        for answer in &answers {
+            node.unchanged(answer, "a reply at the pod's interface")?;
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn retries_are_counted() -> Result<()> {
     test_kit::require_root!();
@@ -622,6 +663,7 @@ fn retries_are_counted() -> Result<()> {
 }
 
 /// Packets of a device without Ethernet headers are not parsed as if they had them, whether they are reported or not.
+/// Without services and host routing they are left to the stack.
 #[test]
 fn devices_without_ethernet_headers_are_left_alone() -> Result<()> {
     test_kit::require_root!();

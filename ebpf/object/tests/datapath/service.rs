@@ -6,7 +6,7 @@ use crate::packet::checksum;
 use anyhow::{Context as _, Result};
 use datapath_abi::{
     LbAffinityMatch, LbBackend, LbReverseNat, LbService, LbServiceKey, LbSourceRange, NodeConfig,
-    Pod as Plain, ipv4_word, ipv6_words, lb_flag, lb_flag2, lb_scope,
+    Pod as Plain, SkipLb4Key, SkipLb6Key, ipv4_word, ipv6_words, lb_flag, lb_flag2, lb_scope,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -309,6 +309,21 @@ impl Node {
             IpAddr::V6(ip) => {
                 let key = LbServiceKey { address: ipv6_words(ip), ..Plain::zeroed() };
                 self.datapath.put::<24, 12>("cilium_lb6_services_v2", &key, &row)
+            }
+        }
+    }
+
+    /// Pods of a namespace reach a frontend without redirection.
+    pub(crate) fn skip(&mut self, netns_cookie: u64, frontend: SocketAddr) -> Result<()> {
+        let port = frontend.port().to_be();
+        match frontend.ip() {
+            IpAddr::V4(ip) => {
+                let key = SkipLb4Key { netns_cookie, address: ipv4_word(ip), port, pad: 0 };
+                self.datapath.put::<16, 1>("cilium_skip_lb4", &key, &0u8)
+            }
+            IpAddr::V6(ip) => {
+                let key = SkipLb6Key { netns_cookie, address: ipv6_words(ip), pad: 0, port, pad2: 0 };
+                self.datapath.put::<32, 1>("cilium_skip_lb6", &key, &0u8)
             }
         }
     }

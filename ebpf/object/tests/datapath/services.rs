@@ -5,7 +5,7 @@ use crate::l4::*;
 use crate::packet::{FIN, RST};
 use crate::service::*;
 use anyhow::Result;
-use datapath_abi::{NodeConfig, direction, drop, lb_backend_state, mark};
+use datapath_abi::{NodeConfig, direction, drop, lb_backend_state, lb_flag2, mark};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
@@ -477,6 +477,43 @@ fn longer_headers_are_passed_over() -> Result<()> {
                 assert_eq!((outcome.verdict, seen.source), (PASS, vip), "{family:?} {protocol} {longer}");
                 assert!(seen.checksums, "{family:?} {protocol} {longer}");
             }
+        }
+    }
+    Ok(())
+}
+
+/// Scenario 78, per packet: the pod that a policy redirects a frontend to reaches the frontend itself, where the policy says
+/// so (`skipRedirectFromBackend`).
+#[test]
+fn a_backend_reaches_the_frontend_that_skips_its_redirection() -> Result<()> {
+    test_kit::require_root!();
+    for family in FAMILIES {
+        for protocol in [TCP, UDP] {
+            let own = SocketAddr::new(family.client().ip(), 8080);
+            let mut node = Node::new(family, protocol, &[own])?;
+            node.set_flags(0, lb_flag2::LOCAL_REDIRECT)?;
+            // The controls: no row, and rows of another namespace and of another port.
+            let redirected = |node: &Node| -> Result<()> {
+                assert_eq!(seen_at(&node.send(SYN)?).destination, own, "{family:?} {protocol}");
+                Ok(())
+            };
+            redirected(&node)?;
+            let (vip, cookie) = (family.vip(), u64::from(A.netns_cookie));
+            node.skip(cookie + 1, vip)?;
+            node.skip(cookie, SocketAddr::new(vip.ip(), vip.port() + 1))?;
+            redirected(&node)?;
+            node.skip(cookie, vip)?;
+            for flags in [SYN, ACK] {
+                let outcome = node.send(flags)?;
+                assert_eq!(
+                    outcome.packet[14..],
+                    family.packet(protocol, flags)[14..],
+                    "{family:?} {protocol}"
+                );
+            }
+            // Another service has no policy.
+            node.set_flags(0, 0)?;
+            redirected(&node)?;
         }
     }
     Ok(())

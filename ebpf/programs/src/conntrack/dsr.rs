@@ -4,8 +4,10 @@
 //! for, which the device's program writes. Replies get the frontend's address by it.
 
 use super::*;
-use crate::nat::{Socket, Translate};
+use crate::nat::Socket;
 use crate::packet::quoted::Quoted;
+use crate::snat::Snat;
+use datapath_abi::NatKey;
 
 /// Creates or refreshes the entry of a connection, by a packet that names its frontend.
 #[inline(always)]
@@ -78,11 +80,7 @@ pub(crate) fn is_entered<F: Family>(flow: &Flow<F::Address>) -> bool {
 /// Returns the frontend by which the receiver of a packet has reached its sender, and refreshes the entry. Of an ICMP
 /// error the packet that it quotes decides.
 #[inline(always)]
-pub(crate) fn replied_by<F: Translate>(
-    skb: Skb,
-    flow: &Flow<F::Address>,
-    now: u32,
-) -> Option<Socket<F::Address>> {
+pub(crate) fn replied_by<F: Snat>(skb: Skb, flow: &Flow<F::Address>, now: u32) -> Option<Socket<F::Address>> {
     if flow.is_related() {
         let quoted = Quoted::of::<F>(skb, flow)?;
         let (daddr, saddr) = (quoted.source, quoted.destination);
@@ -96,7 +94,23 @@ pub(crate) fn replied_by<F: Translate>(
     let entry = unsafe { row::<F>(&key, flow.is_tcp()).as_mut()? };
     let frontend = frontend_in::<F>(entry)?;
     hit(entry, skb, flow, Direction::Ingress, now);
-    Some(frontend)
+    if frontend.port == 0 { beside_entry::<F>(flow) } else { Some(frontend) }
+}
+
+/// Returns the frontend of a connection whose entry does not have it: Cilium before 1.15 wrote it into a row of the NAT
+/// map, by the tuple of replies. Such connections outlive the change to this agent.
+#[inline(always)]
+fn beside_entry<F: Snat>(flow: &Flow<F::Address>) -> Option<Socket<F::Address>> {
+    let key = NatKey {
+        daddr: flow.destination,
+        saddr: flow.source,
+        dport: flow.dport,
+        sport: flow.sport,
+        nexthdr: flow.protocol(),
+        flags: tuple_flag::OUT,
+    };
+    let frontend = F::row(&key)?;
+    Some(Socket { address: frontend.address, port: frontend.port })
 }
 
 #[inline(always)]

@@ -11,7 +11,7 @@ use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::{self, Trace};
 use crate::nat46x64;
 use crate::nodeport::request::{Request, request};
-use crate::nodeport::{NodePort, dsr, ipip, reply};
+use crate::nodeport::{NodePort, dsr, ipip, probe, reply};
 use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_IPV4, ETH_IPV6, ETH_LEN, PASS, Skb};
@@ -58,7 +58,7 @@ pub(crate) fn from_netdev(skb: Skb) -> i32 {
     let src_label = if traced { sender(skb, l3_device) } else { identity::UNKNOWN };
     let at = at_host(FROM_NETWORK, src_label, identity::UNKNOWN);
     trace!(skb, Trace { ifindex: skb.ingress_ifindex(), l3_device, ..at });
-    if !handles_received() || l3_device {
+    if !handles_received() || l3_device && !add_header(skb) {
         return PASS;
     }
     if enabled!(before_services) {
@@ -83,6 +83,15 @@ pub(crate) fn from_netdev(skb: Skb) -> i32 {
         other => return firewall::other_protocol(skb, other, direction::INGRESS),
     };
     drop_incoming(skb, missed, src_label)
+}
+
+/// Adds an Ethernet header without addresses to a packet of a device that has none: programs and pods need one, the stack
+/// does not look at it. False for a packet that is left to the stack: with the host firewall all of such devices, as it
+/// does not see what leaves by them.
+#[inline(always)]
+fn add_header(skb: Skb) -> bool {
+    let is_needed = (enabled!(nodeport) || enabled!(host_routing)) && !enabled!(host_firewall);
+    is_needed && matches!(skb.protocol(), ETH_IPV4 | ETH_IPV6) && skb.prepend_ethernet()
 }
 
 /// True if programs do more with packets that a device receives than to report them.
@@ -119,7 +128,7 @@ fn sender(skb: Skb, l3_device: bool) -> u32 {
     }
 }
 
-/// True for a device without Ethernet headers; the stack routes its packets.
+/// True for a device without Ethernet headers.
 #[inline(always)]
 pub(crate) fn is_l3_device(ifindex: u32) -> bool {
     matches!(cilium_devices.get(&ifindex), Some(device) if device.l3 & 1 != 0)
@@ -207,6 +216,11 @@ pub(crate) fn to_netdev(skb: Skb) -> i32 {
 #[inline(always)]
 pub(crate) fn send(skb: Skb) -> i32 {
     if enabled!(nodeport) {
+        if enabled!(probes)
+            && let Some(verdict) = probe::dispatch(skb)
+        {
+            return verdict;
+        }
         reply::dispatch(skb);
     }
     depart(skb)

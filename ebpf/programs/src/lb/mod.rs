@@ -29,6 +29,8 @@ use datapath_abi::{
     LbAffinity, LbAffinityKey, LbAffinityMatch, LbBackend, LbReverseNat, LbService, LbServiceKey, file,
     lb_backend_state, lb_flag,
 };
+#[cfg(not(feature = "xdp"))]
+use datapath_abi::{SkipLb4Key, SkipLb6Key};
 
 const FILE: u8 = file::LB;
 
@@ -46,6 +48,9 @@ pub(crate) trait Services: Translate + Maglev {
     fn client(address: Self::Address) -> Self::Client;
     /// Returns the source address of a pod's packets to itself.
     fn loopback() -> Self::Address;
+    /// True if pods of a network namespace reach this frontend, with its port as on the wire, without redirection.
+    #[cfg(not(feature = "xdp"))]
+    fn skips(netns_cookie: u64, address: Self::Address, port: u16) -> bool;
 }
 
 impl Services for V4 {
@@ -80,6 +85,12 @@ impl Services for V4 {
     fn loopback() -> u32 {
         node!(service_loopback_ipv4)
     }
+
+    #[cfg(not(feature = "xdp"))]
+    #[inline(always)]
+    fn skips(netns_cookie: u64, address: u32, port: u16) -> bool {
+        cilium_skip_lb4.get(&SkipLb4Key { netns_cookie, address, port, pad: 0 }).is_some()
+    }
 }
 
 impl Services for V6 {
@@ -113,6 +124,12 @@ impl Services for V6 {
     #[inline(always)]
     fn loopback() -> [u32; 4] {
         node!(service_loopback_ipv6)
+    }
+
+    #[cfg(not(feature = "xdp"))]
+    #[inline(always)]
+    fn skips(netns_cookie: u64, address: [u32; 4], port: u16) -> bool {
+        cilium_skip_lb6.get(&SkipLb6Key { netns_cookie, address, pad: 0, port, pad2: 0 }).is_some()
     }
 }
 

@@ -1,9 +1,11 @@
 //! Services for pods: a packet of a pod is translated to a backend, and a reply back where it enters the pod.
 
 use super::*;
+use crate::endpoint;
 use crate::lb::surrogate;
 use crate::nat::{self, Socket};
 use crate::packet::flow::{SCTP, TCP, UDP};
+use crate::packet::skb::Context;
 use datapath_abi::mark::service_state;
 use datapath_abi::{lb_flag2, lb_scope};
 
@@ -115,12 +117,30 @@ pub(crate) fn translate<F: Services>(
     };
     let to = Socket { address: backend.address, port: backend.port };
     let loopback = F::same(to.address, flow.source);
+    if loopback
+        && service.flags2 & lb_flag2::LOCAL_REDIRECT != 0
+        && skips::<F>(skb.raw(), &flow.destination, flow.dport.into()) != 0
+    {
+        return Ok(Service::NONE);
+    }
     let source = if loopback { F::loopback() } else { flow.source };
     if surrogate {
         surrogate::hand_over::<F>(skb, flow.destination);
     }
     nat::to_destination::<F>(skb, flow, to, source, loopback)?;
     Ok(Service { rev_nat, loopback, surrogate, proxy_port: 0 })
+}
+
+/// Returns 1 if the pod that has sent a packet reaches a frontend itself, to which a policy redirects all others to that
+/// pod (`skipRedirectFromBackend`). A function of its own: few services have such policies.
+#[inline(never)]
+fn skips<F: Services>(raw: *mut Context, frontend: &F::Address, port: u64) -> u64 {
+    match endpoint::by_ifindex(Skb::from_raw(raw).ifindex()) {
+        Some(me) if me.netns_cookie != 0 => {
+            u64::from(F::skips(me.netns_cookie.into(), *frontend, port as u16))
+        }
+        _ => 0,
+    }
 }
 
 /// Returns the entry of a service for clients inside of the cluster.

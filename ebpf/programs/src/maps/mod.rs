@@ -97,6 +97,12 @@ maps! {
     cilium_subnet_map: Map<SubnetKey, u32, LPM_TRIE, 1024, { NO_PREALLOC | RDONLY_PROG }>;
     /// Values that the agent writes while it runs.
     cilium_runtime_config: Map<u32, u64, ARRAY, 256, RDONLY_PROG>;
+    /// Backends that sockets of health probes name, by the socket's cookie.
+    cilium_lb4_health: Map<u64, LbBackend4, LRU_HASH, 65536, 0>;
+    cilium_lb6_health: Map<u64, LbBackend6, LRU_HASH, 65536, 0>;
+    /// Addresses that network namespaces reach without redirection to pods of the node.
+    cilium_skip_lb4: Map<SkipLb4Key, u8, HASH, 100, { NO_PREALLOC | RDONLY_PROG }>;
+    cilium_skip_lb6: Map<SkipLb6Key, u8, HASH, 100, { NO_PREALLOC | RDONLY_PROG }>;
     /// Token buckets of errors.
     cilium_ratelimit: Map<RatelimitKey, RatelimitBucket, LRU_HASH, 1024, 0>;
     /// Devices of the node by interface index.

@@ -98,6 +98,14 @@ struct NextHop {
 #[cfg(not(feature = "xdp"))]
 const _: () = assert!(size_of::<NextHop>() == 20);
 
+/// Sends the packet by a device, whatever its route; the kernel finds the next hop on that device, and its MAC address.
+#[cfg(not(feature = "xdp"))]
+#[inline(always)]
+pub(crate) fn redirect_to(ifindex: u32) -> i32 {
+    // SAFETY: without parameters the kernel looks the next hop up.
+    unsafe { bpf_redirect_neigh(ifindex, core::ptr::null_mut(), 0, 0) as i32 }
+}
+
 /// The families as routes have them.
 pub(crate) trait Routed: Family {
     const AF: u8;
@@ -148,7 +156,7 @@ impl Route {
         mtu: &mut u16,
     ) -> Result<Self, Drop> {
         let mut lookup = Lookup::new::<F>(skb, source, destination, len);
-        let result = lookup.run(skb, 0);
+        let result = lookup.run(skb, node!(fib_flags).into());
         if len != 0 && result == FRAGMENTATION_NEEDED {
             // The kernel has written it in place of the length.
             *mtu = lookup.len;
@@ -170,7 +178,7 @@ impl Route {
         len: u16,
     ) -> Result<Option<Self>, Drop> {
         let mut lookup = Lookup::new::<F>(skb, source, destination, len);
-        let result = lookup.run(skb, 0);
+        let result = lookup.run(skb, node!(fib_flags).into());
         if result == SUCCESS || result == NO_NEIGHBOUR {
             return Ok(Some(Self(lookup)));
         }

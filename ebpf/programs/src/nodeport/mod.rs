@@ -8,7 +8,8 @@
 //!
 //! Packets to a backend of another node leave with an address of this node ([`remote`]), so that its replies come back
 //! here, or with the client's if the backend's node replies to it itself ([`dsr`]). A packet that another balancer has
-//! sent to an address of this node in an outer IP header is for a backend there ([`ipip`]).
+//! sent to an address of this node in an outer IP header is for a backend there ([`ipip`]). Health probes of backends leave
+//! in such a header as well ([`probe`]).
 //!
 //! Uses `conntrack`, `endpoint`, `lb`, `nat`, `overlay`, `packet` and `snat`.
 
@@ -17,6 +18,8 @@ pub(crate) mod fib;
 pub(crate) mod frontend;
 #[cfg(not(feature = "xdp"))]
 pub(crate) mod ipip;
+#[cfg(not(feature = "xdp"))]
+pub(crate) mod probe;
 #[cfg(not(feature = "xdp"))]
 pub(crate) mod refusal;
 #[cfg(not(feature = "xdp"))]

@@ -19,7 +19,7 @@ use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_IPV4, ETH_IPV6, PASS, Skb};
 use crate::pod::container::drop_sent;
-use crate::snat::{TRANSLATED, UNTRANSLATED};
+use crate::snat::{Snat, TRANSLATED, UNTRANSLATED};
 use aya_ebpf::bindings::__sk_buff;
 use datapath_abi::drop::TTL_EXCEEDED;
 use datapath_abi::trace::{TO_NETWORK, TO_OVERLAY, reason};
@@ -43,7 +43,7 @@ pub(crate) fn hand_over<F: NodePort>(skb: Skb, found: &Found, at: Trace) -> Resu
 
 /// Translates a pod's reply and sends it to the client.
 #[inline(always)]
-pub(crate) fn from_pod<F: NodePort>(skb: Skb) -> i32 {
+pub(crate) fn from_pod<F: NodePort + Snat>(skb: Skb) -> i32 {
     let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {
         return drop_sent(skb, drop_here!(EP_NOT_READY), None);
     };
@@ -61,7 +61,7 @@ pub(crate) fn from_pod<F: NodePort>(skb: Skb) -> i32 {
 }
 
 #[inline(always)]
-fn leave<F: NodePort>(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
+fn leave<F: NodePort + Snat>(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
     let mut flow = flow_of::<F>(skb)?;
     let Some(to) = frontend::<F>(skb, &flow) else {
         if !flow.is_related() {
@@ -77,7 +77,7 @@ fn leave<F: NodePort>(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
 /// Returns the frontend by which the receiver of a packet has reached its sender: of this node or, with direct server
 /// return, of another one.
 #[inline(always)]
-fn frontend<F: NodePort>(skb: Skb, flow: &Flow<F::Address>) -> Option<Socket<F::Address>> {
+fn frontend<F: NodePort + Snat>(skb: Skb, flow: &Flow<F::Address>) -> Option<Socket<F::Address>> {
     let now = conntrack::now();
     let rev_nat = conntrack::nodeport::replied_by::<F>(skb, flow, now);
     match row(&F::reverse_nat(), &rev_nat) {
@@ -127,7 +127,7 @@ fn to_client<F: NodePort>(
 /// Translates a packet that the host sends by the tunnel if it is a reply to a client of a service. Returns the result
 /// as steps of masquerading do. A function of its own: it does not fit on the stack of the tunnel's program.
 #[inline(never)]
-pub(crate) fn at_tunnel<F: NodePort>(raw: *mut __sk_buff) -> u64 {
+pub(crate) fn at_tunnel<F: NodePort + Snat>(raw: *mut __sk_buff) -> u64 {
     match to_remote_client::<F>(Skb::from_raw(raw)) {
         Ok(true) => TRANSLATED,
         Ok(false) => UNTRANSLATED,
@@ -136,7 +136,7 @@ pub(crate) fn at_tunnel<F: NodePort>(raw: *mut __sk_buff) -> u64 {
 }
 
 #[inline(always)]
-fn to_remote_client<F: NodePort>(skb: Skb) -> Result<bool, Drop> {
+fn to_remote_client<F: NodePort + Snat>(skb: Skb) -> Result<bool, Drop> {
     // Packets that programs cannot read, such as those of other protocols, are nothing to services.
     let Ok(mut flow) = flow_of::<F>(skb) else { return Ok(false) };
     let Some(to) = frontend::<F>(skb, &flow) else { return Ok(false) };
@@ -180,7 +180,7 @@ pub(crate) fn dispatch(skb: Skb) {
 /// Translates a packet that a device sends if it is a reply to a client of a service. Replies of pods are translated at
 /// the pods; these are of backends in the host's network, and ICMP errors of the host's stack.
 #[inline(always)]
-pub(crate) fn at_device<F: NodePort>(skb: Skb) -> i32 {
+pub(crate) fn at_device<F: NodePort + Snat>(skb: Skb) -> i32 {
     match depart::<F>(skb) {
         Ok(verdict) => verdict,
         Err(why) => {
@@ -195,7 +195,7 @@ pub(crate) fn at_device<F: NodePort>(skb: Skb) -> i32 {
 }
 
 #[inline(always)]
-fn depart<F: NodePort>(skb: Skb) -> Result<i32, Drop> {
+fn depart<F: NodePort + Snat>(skb: Skb) -> Result<i32, Drop> {
     // Packets that programs cannot read, such as those of other protocols, are nothing to services.
     let Ok(mut flow) = flow_of::<F>(skb) else { return Ok(device::depart(skb)) };
     let Some(to) = frontend::<F>(skb, &flow) else { return Ok(device::depart(skb)) };

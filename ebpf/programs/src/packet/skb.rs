@@ -3,10 +3,10 @@
 use crate::maps::cilium_calls;
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::{
-    bpf_csum_update, bpf_get_hash_recalc, bpf_l4_csum_replace, bpf_redirect, bpf_redirect_peer,
-    bpf_skb_adjust_room, bpf_skb_change_proto, bpf_skb_change_tail, bpf_skb_change_type,
-    bpf_skb_get_tunnel_key, bpf_skb_get_tunnel_opt, bpf_skb_load_bytes, bpf_skb_pull_data,
-    bpf_skb_set_tunnel_key, bpf_skb_set_tunnel_opt, bpf_skb_store_bytes, bpf_tail_call,
+    bpf_csum_update, bpf_get_hash_recalc, bpf_get_socket_cookie, bpf_l4_csum_replace, bpf_redirect,
+    bpf_redirect_peer, bpf_skb_adjust_room, bpf_skb_change_head, bpf_skb_change_proto, bpf_skb_change_tail,
+    bpf_skb_change_type, bpf_skb_get_tunnel_key, bpf_skb_get_tunnel_opt, bpf_skb_load_bytes,
+    bpf_skb_pull_data, bpf_skb_set_tunnel_key, bpf_skb_set_tunnel_opt, bpf_skb_store_bytes, bpf_tail_call,
 };
 use aya_ebpf::programs::TcContext;
 
@@ -281,6 +281,15 @@ impl Skb {
         unsafe { bpf_skb_change_tail(self.0, len, 0) == 0 }
     }
 
+    /// Puts an Ethernet header before a packet without one: addresses of zero, and the packet's protocol. A sum of the
+    /// device does not cover it.
+    #[inline(always)]
+    pub(crate) fn prepend_ethernet(self) -> bool {
+        // SAFETY: the context is valid; the caller reloads packet pointers.
+        let is_longer = unsafe { bpf_skb_change_head(self.0, ETH_LEN as u32, 0) == 0 };
+        is_longer && self.store_quietly(ETH_LEN - size_of::<u16>(), &self.protocol())
+    }
+
     /// Inserts this number of zero bytes behind the IP header without its options.
     #[inline(always)]
     pub(crate) fn widen(self, by: u16) -> bool {
@@ -321,6 +330,24 @@ impl Skb {
     pub(crate) fn replace_checksum(self, at: usize, from: u64, to: u64, flags: u64) -> bool {
         // SAFETY: the context is valid; the caller reloads packet pointers.
         unsafe { bpf_l4_csum_replace(self.0, at as u32, from, to, flags) == 0 }
+    }
+
+    /// Returns the cookie of the socket that has sent the packet; zero without one.
+    #[inline(always)]
+    pub(crate) fn socket_cookie(self) -> u64 {
+        // SAFETY: the context is valid for the whole run.
+        unsafe { bpf_get_socket_cookie(self.0.cast()) }
+    }
+
+    /// Returns the bits of [`tc_index`](datapath_abi::mark::tc_index).
+    #[inline(always)]
+    pub(crate) fn tc_index(self) -> u32 {
+        field!(self, tc_index)
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_tc_index(self, bits: u32) {
+        set_field!(self, bits, tc_index)
     }
 
     /// Returns the hash of the packet's flow.

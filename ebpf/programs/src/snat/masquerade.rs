@@ -9,12 +9,13 @@ use crate::host::{drop_incoming, firewall, is_of_host};
 use crate::maps::ep_masquerade;
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::nat46x64;
+use crate::nodeport::fib;
 use crate::nodeport::way::is_own;
 use crate::packet::flow::{self, Flow, SCTP, TCP, UDP, UNCOUNTED};
 use crate::packet::skb::Skb;
 use crate::snat::{STEP, Snat, TRANSLATED, UNTRANSLATED, destination, direct_routing_address, quote, source};
 use aya_ebpf::bindings::__sk_buff;
-use datapath_abi::{direction, drop, file, identity, lxc_flag, mark};
+use datapath_abi::{FAMILY_V4, direction, drop, file, identity, lxc_flag, mark};
 
 const FILE: u8 = file::NODEPORT_EGRESS;
 
@@ -44,6 +45,7 @@ pub(crate) fn forward<F: Snat>(skb: Skb) -> i32 {
             verdict
         }
         UNTRANSLATED => to_network(skb, carried, [0; 4]),
+        by if by >> 32 == BY_PARENT >> 32 => fib::redirect_to(by as u32),
         why => {
             let parties = Parties { endpoint: node!(host_endpoint_id), ..Parties::default() };
             dropped(skb, Drop::unpacked(why), direction::EGRESS, parties)
@@ -81,6 +83,8 @@ const OF_POD: u64 = 3 * STEP;
 const OF_HOST: u64 = 4 * STEP;
 /// The packet is an ICMP error.
 const ERROR: u64 = 5 * STEP;
+/// The packet leaves by another device, whose index is in the lower half.
+const BY_PARENT: u64 = 6 * STEP;
 
 /// Returns how a packet that leaves is translated. Writes the flow of a translated one.
 #[inline(never)]
@@ -126,6 +130,17 @@ fn leave<F: Snat>(skb: Skb, leaving: &mut Flow<F::Address>) -> Result<u64, Drop>
         Some(_) => Sender::Pod,
         None => Sender::Other,
     };
+    // Pods of secondary interfaces (of clouds) are asked by those, but the host's routes of their replies may lead to
+    // another device, by whose network they would not arrive.
+    let parent = match local {
+        Some(info)
+            if F::NUMBER == FAMILY_V4 && sender == Sender::Pod && info.parent_ifindex != skb.ifindex() =>
+        {
+            info.parent_ifindex
+        }
+        _ => 0,
+    };
+    let mut stays = 0;
     if sender != Sender::Host {
         let keeps_address = match local {
             Some(info) => info.flags & F::KEEPS_ADDRESS != 0,
@@ -136,18 +151,25 @@ fn leave<F: Snat>(skb: Skb, leaving: &mut Flow<F::Address>) -> Result<u64, Drop>
             || enabled!(ip_masq_agent) && F::is_excluded_by_agent(to)
             || !leaves_cluster::<F>(from, to, sender == Sender::Pod)
         {
-            return Ok(UNTRANSLATED);
+            if parent == 0 {
+                return Ok(UNTRANSLATED);
+            }
+            stays = 1;
         }
     }
+    let stays = skb.forget(stays) != 0;
     let flow = match flow::of::<F>(skb, ip, UNCOUNTED) {
         Ok(flow) => flow,
         // Protocols without ports keep their address, as in Cilium. The host's packets are no reason for a drop.
-        Err(why) if sender == Sender::Host || why.reason() == drop::CT_UNKNOWN_L4_PROTOCOL => {
+        Err(why) if stays || sender == Sender::Host || why.reason() == drop::CT_UNKNOWN_L4_PROTOCOL => {
             return Ok(UNTRANSLATED);
         }
         Err(why) => return Err(why),
     };
     if sender != Sender::Host && conntrack::is_reply::<F>(&flow) {
+        return Ok(if parent != 0 { BY_PARENT | u64::from(parent) } else { UNTRANSLATED });
+    }
+    if stays {
         return Ok(UNTRANSLATED);
     }
     if sender != Sender::Host && F::is_unspecified(own) {

@@ -19,7 +19,8 @@ pub(crate) static SOCK_CONFIG: SockConfig = SockConfig {
     trace_sock: 0,
     trace_interval: 0,
     monitor_aggregation: 0,
-    pad: 0,
+    probes: 0,
+    pad: [0; 3],
 };
 
 /// Reads a field of [`SOCK_CONFIG`]: volatile and by its own address, so that the verifier sees a constant.

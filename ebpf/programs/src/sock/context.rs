@@ -6,6 +6,7 @@ use core::ffi::c_void;
 use aya_ebpf::bindings::{bpf_sock, bpf_sock_addr};
 use aya_ebpf::helpers::{
     bpf_get_netns_cookie, bpf_get_socket_cookie, bpf_jiffies64, bpf_ktime_get_ns, bpf_set_retval,
+    bpf_setsockopt,
 };
 use datapath_abi::{MetricsKey, MetricsValue, file};
 
@@ -19,6 +20,7 @@ const REFUSE: i32 = 0;
 /// Errors of refused system calls.
 pub(crate) const ENOMEM: i32 = 12;
 pub(crate) const EADDRINUSE: i32 = 98;
+pub(crate) const ENOBUFS: i32 = 105;
 pub(crate) const EHOSTUNREACH: i32 = 113;
 
 /// IP protocols.
@@ -109,6 +111,37 @@ impl Address {
     #[inline(always)]
     pub(crate) fn netns_cookie(self) -> u64 {
         netns_cookie(self.0.cast())
+    }
+
+    /// Returns the number of the IP protocol, or of UDP-Lite.
+    #[inline(always)]
+    pub(crate) fn ip_protocol(self) -> u8 {
+        field!(self.0, protocol) as u8
+    }
+
+    /// Returns the mark of the socket's packets.
+    #[inline(always)]
+    pub(crate) fn mark(self) -> u32 {
+        let socket = field!(self.0, __bindgen_anon_1.sk);
+        field!(socket, mark)
+    }
+
+    /// Removes the mark of the socket's packets.
+    #[inline(always)]
+    pub(crate) fn clear_mark(self) {
+        const SOL_SOCKET: i32 = 1;
+        const SO_MARK: i32 = 36;
+        let mut none = 0u32;
+        // SAFETY: the helper takes the program's context; the value outlives the call and has the given length.
+        unsafe {
+            bpf_setsockopt(
+                self.0.cast(),
+                SOL_SOCKET,
+                SO_MARK,
+                (&raw mut none).cast(),
+                size_of::<u32>() as i32,
+            )
+        };
     }
 }
 

@@ -28,6 +28,8 @@ pub(crate) trait Family {
     fn backends() -> Rows<u32, LbBackend<Self::Address>>;
     fn affinity() -> Rows<LbAffinityKey<Self::Client>, LbAffinity>;
     fn sockets() -> Rows<LbReverseSkKey<Self::Address, Self::Pad>, LbReverseSk<Self::Address>>;
+    /// Returns the map of backends that sockets of health probes name.
+    fn probes() -> Rows<u64, LbBackend<Self::Address>>;
     /// Returns the map of [`Family::sockets`].
     fn sockets_handle() -> *mut c_void;
     /// True if sockets of the namespace reach this frontend without redirection.
@@ -78,6 +80,11 @@ impl Family for V4 {
     #[inline(always)]
     fn sockets() -> Rows<LbReverseSkKey<u32, u16>, LbReverseSk<u32>> {
         cilium_lb4_reverse_sk.rows()
+    }
+
+    #[inline(always)]
+    fn probes() -> Rows<u64, LbBackend<u32>> {
+        cilium_lb4_health.rows()
     }
 
     #[inline(always)]
@@ -137,6 +144,11 @@ impl Family for V6 {
     #[inline(always)]
     fn sockets() -> Rows<LbReverseSkKey<[u32; 4], [u16; 3]>, LbReverseSk<[u32; 4]>> {
         cilium_lb6_reverse_sk.rows()
+    }
+
+    #[inline(always)]
+    fn probes() -> Rows<u64, LbBackend<[u32; 4]>> {
+        cilium_lb6_health.rows()
     }
 
     #[inline(always)]

@@ -12,6 +12,7 @@ use datapath_abi::{
 use crate::context::{Address, EHOSTUNREACH, ENOMEM, PROCEED, TCP, count, is_host, now, refuse};
 use crate::family::{Family, View, row};
 use crate::maps::cilium_lb_affinity_match;
+use crate::probe;
 use crate::service::{self, is_delegated, is_host_address, is_l7};
 use crate::trace::{self, Call};
 
@@ -26,6 +27,9 @@ const AFFINITY_TIMEOUT_MASK: u32 = 0x00ff_ffff;
 pub(crate) fn translate<V: View>(ctx: Address, call: Call) -> i32 {
     let Some(protocol) = ctx.protocol() else { return PROCEED };
     if enabled!(host_only) && !is_host(ctx.netns_cookie()) {
+        return PROCEED;
+    }
+    if call == Call::Connect && probe::connects(ctx) {
         return PROCEED;
     }
     let (address, port) = (V::address(ctx), ctx.port());

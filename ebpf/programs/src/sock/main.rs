@@ -6,6 +6,7 @@
 //! | `forward.rs` | connect, sendmsg: choice of a backend |
 //! | `reverse.rs` | recvmsg, getpeername: the service's address again; release of a socket |
 //! | `bind.rs` | bind: ports of services |
+//! | `probe.rs` | bind and connect of health probes |
 //! | `trace.rs` | events for monitors |
 //! | `service.rs` | which service a destination is |
 //! | `family.rs` | IP families: maps, and where the context has an address |
@@ -19,7 +20,6 @@
 //! Differences from Cilium 1.20:
 //! - A slot whose backend was just removed is skipped for the next one, where Cilium refuses the connection.
 //! - Reverse translations are reported where one takes place, not for each datagram of any socket.
-//! - Health probes through the datapath (`SO_MARK` 0xd00, programs `pre_bind`) do not exist.
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch)]
@@ -34,6 +34,7 @@ mod context;
 mod family;
 mod forward;
 mod maps;
+mod probe;
 mod reverse;
 mod service;
 mod trace;
@@ -90,6 +91,18 @@ pub fn cil_sock4_getpeername(ctx: SockAddrContext) -> i32 {
 #[cgroup_sock_addr(getpeername6)]
 pub fn cil_sock6_getpeername(ctx: SockAddrContext) -> i32 {
     reverse_ipv6(Address(ctx.sock_addr))
+}
+
+/// bind(2) of an IPv4 socket.
+#[cgroup_sock_addr(bind4)]
+pub fn cil_sock4_pre_bind(ctx: SockAddrContext) -> i32 {
+    probe::bind_ipv4(Address(ctx.sock_addr))
+}
+
+/// bind(2) of an IPv6 socket.
+#[cgroup_sock_addr(bind6)]
+pub fn cil_sock6_pre_bind(ctx: SockAddrContext) -> i32 {
+    probe::bind_ipv6(Address(ctx.sock_addr))
 }
 
 /// An IPv4 socket was bound.

@@ -40,6 +40,9 @@ maps! {
     /// The frontends that sockets were connected to, by socket and backend.
     cilium_lb4_reverse_sk: Map<LbReverseSkKey4, LbReverseSk4, LRU_HASH, 262144, 0>;
     cilium_lb6_reverse_sk: Map<LbReverseSkKey6, LbReverseSk6, LRU_HASH, 262144, 0>;
+    /// Backends that sockets of health probes name, by the socket's cookie.
+    cilium_lb4_health: Map<u64, LbBackend4, LRU_HASH, 65536, 0>;
+    cilium_lb6_health: Map<u64, LbBackend6, LRU_HASH, 65536, 0>;
     /// Addresses that network namespaces reach without redirection to pods of the node.
     cilium_skip_lb4: Map<SkipLb4Key, u8, HASH, 100, { NO_PREALLOC | RDONLY_PROG }>;
     cilium_skip_lb6: Map<SkipLb6Key, u8, HASH, 100, { NO_PREALLOC | RDONLY_PROG }>;

@@ -271,6 +271,7 @@ impl HostJob {
                 acceleration: self.acceleration,
                 mtu: self.mtu,
                 endpoint_routes: self.endpoint_routes,
+                features: self.maps.features(),
             };
             Desired::compute(&facts, devices.map(|d| &**d), addresses.map(|a| &**a))
         });

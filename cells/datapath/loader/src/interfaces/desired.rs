@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use datapath_abi::{DIRECT_ROUTING, MasqueradeAddresses, NodeConfig, ipv4_word, ipv6_words};
+use datapath_abi::{DIRECT_ROUTING, MasqueradeAddresses, NodeConfig, fib_flag, ipv4_word, ipv6_words};
 use datapath_api::SocketCoverage;
 use devices::{Device, NodeAddress, WILDCARD_DEVICE};
 use local_node::LocalNode;
@@ -73,6 +73,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) mesh_auth: bool,
     pub(crate) mtu: MtuConfig,
     pub(crate) endpoint_routes: EndpointRoutesConfig,
+    pub(crate) features: bpf::Features,
 }
 
 impl Desired {
@@ -203,6 +204,8 @@ fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
         empty_services_drop: facts.services.drop_empty.into(),
         empty_services_reject: facts.services.reject.into(),
         tunnel: facts.tunnel.is_tunnel().into(),
+        // Kernels with tcx (Linux 6.6) have this flag (6.3).
+        fib_flags: if facts.features.tcx { fib_flag::SKIP_NEIGHBOUR } else { 0 },
         hybrid: facts.tunnel.is_hybrid().into(),
         tunnel_port: if facts.tunnel.is_tunnel() { facts.tunnel.port.to_be() } else { 0 },
         tunnel_source_ports: facts.tunnel.source_ports.into(),
@@ -317,6 +320,7 @@ pub(crate) mod tests {
             mesh_auth: false,
             mtu: MtuConfig { mtu: 0 },
             endpoint_routes,
+            features: bpf::Features { tcx: families.enable_ipv4 },
         };
         let device = |index, name: &str, selected, mac: &[u8]| Device {
             link: Link {
@@ -380,6 +384,9 @@ pub(crate) mod tests {
         assert_eq!(constants.service_loopback_ipv4.to_ne_bytes(), [169, 254, 42, 1]);
         assert_eq!((constants.empty_services_drop, constants.empty_services_reject), (1, 1));
         assert_eq!((constants.tunnel, constants.tunnel_port), (1, 8472u16.to_be()));
+        assert_eq!(constants.fib_flags, fib_flag::SKIP_NEIGHBOUR);
+        let old = compute(&node(), FamilyConfig { enable_ipv4: false, enable_ipv6: true }).unwrap();
+        assert_eq!(old.constants.fib_flags, 0, "a kernel without tcx");
         assert_eq!(desired.tunnel, TunnelSettings::new(&tunnel(), 1400));
     }
 

@@ -34,6 +34,8 @@ pub(crate) struct Ipip {
     sends: bool,
     /// Outer headers are removed from packets to the node (`enable-ipip-termination`); a node that sends receives, too.
     terminates: bool,
+    /// Packets of health probes leave in outer headers, too (`bpf-lb-ipip-sock-mark`).
+    probes: bool,
     /// The range of their sources, if programs of XDP write them (`bpf-lb-rss-ipv4-src-cidr`).
     sources_ipv4: Option<IpNetwork>,
     /// The same for IPv6 (`bpf-lb-rss-ipv6-src-cidr`).
@@ -45,8 +47,10 @@ impl Ipip {
     pub(crate) fn new(settings: &Settings, terminates: bool, direct_return: &DirectReturn) -> Self {
         let range = |option: &str| settings.get(option).and_then(|setting| setting.value.parse().ok());
         let sends = direct_return.is_by_ipip();
+        let probes = settings.get("bpf-lb-ipip-sock-mark").is_some_and(|setting| setting.value == "true");
         Self {
             sends,
+            probes: sends && probes,
             terminates: terminates || sends,
             sources_ipv4: range("bpf-lb-rss-ipv4-src-cidr"),
             sources_ipv6: range("bpf-lb-rss-ipv6-src-cidr"),
@@ -61,6 +65,7 @@ impl Ipip {
         if !self.sends {
             return;
         }
+        constants.probes = self.probes.into();
         if let Some(range) = self.sources_ipv4
             && let (IpAddr::V4(first), IpAddr::V4(mask)) = (range.network(), range.mask())
         {
@@ -95,6 +100,7 @@ mod tests {
         let ipip = Ipip {
             sends: true,
             terminates: true,
+            probes: true,
             sources_ipv4: Some("10.200.3.9/22".parse().unwrap()),
             sources_ipv6: Some("2001:db8::/36".parse().unwrap()),
         };
@@ -104,7 +110,7 @@ mod tests {
         assert_eq!(constants.rss_host_ipv4.to_ne_bytes(), [0, 0, 3, 255]);
         assert_eq!(constants.rss_ipv6[0].to_ne_bytes(), [0x20, 1, 0x0d, 0xb8]);
         assert_eq!(constants.rss_host_ipv6.map(u32::from_be), [0, 0x0fff_ffff, u32::MAX, u32::MAX]);
-        assert_eq!(constants.before_services, before_services::IPIP);
+        assert_eq!((constants.before_services, constants.probes), (before_services::IPIP, 1));
         let families = FamilyConfig { enable_ipv4: true, enable_ipv6: false };
         let devices = Some(IpipSettings { ipv4: true, ipv6: false, mtu: 1400 });
         assert_eq!(ipip.devices(&families, 1400), devices);
@@ -113,6 +119,7 @@ mod tests {
         let mut constants = NodeConfig { before_services: before_services::XDP, ..NodeConfig::default() };
         receives.apply(&mut constants);
         assert_eq!(constants.before_services, before_services::XDP | before_services::IPIP);
+        assert_eq!((constants.rss_ipv4, constants.probes), (0, 0));
         assert_eq!((constants.rss_ipv4, receives.devices(&families, 1400)), (0, None));
     }
 }

@@ -12,9 +12,9 @@ use datapath_abi::{EndpointConfig, EndpointInfo, EndpointKey, ep_flag, lxc_flag}
 /// check of source addresses, until the options of the endpoint are known.
 pub(crate) fn configs(lxc: &[(EndpointKey, EndpointInfo)]) -> Vec<EndpointConfig> {
     let mut configs: BTreeMap<u16, EndpointConfig> = BTreeMap::new();
-    for (key, info) in lxc {
-        // A secondary address: the endpoint has another entry, with its primary interface.
-        if info.flags & lxc_flag::HOST_DELIVERY != 0 || info.lxc_id == 0 || info.parent_ifindex != 0 {
+    let (own, of_parents): (Vec<_>, Vec<_>) = lxc.iter().partition(|(_, info)| info.parent_ifindex == 0);
+    for (key, info) in own.into_iter().chain(of_parents) {
+        if info.flags & lxc_flag::HOST_DELIVERY != 0 || info.lxc_id == 0 {
             continue;
         }
         let config = configs.entry(info.lxc_id).or_insert(EndpointConfig {
@@ -24,9 +24,13 @@ pub(crate) fn configs(lxc: &[(EndpointKey, EndpointInfo)]) -> Vec<EndpointConfig
             flags: ep_flag::LIVE | ep_flag::SOURCE_CHECK,
             mac: info.mac,
             node_mac: info.node_mac,
-            rt_info: info.rt_info,
+            parent_ifindex: info.parent_ifindex,
             ..EndpointConfig::default()
         });
+        // A secondary address of another interface.
+        if config.ifindex != info.ifindex {
+            continue;
+        }
         match key.ip() {
             Some(std::net::IpAddr::V4(_)) => config.ipv4 = key.address[0],
             Some(std::net::IpAddr::V6(_)) => config.ipv6 = key.address,
@@ -83,6 +87,11 @@ mod tests {
         let EndpointConfig { id, identity, ifindex, ipv4, ipv6, mac, policy_slot, .. } = found[0];
         assert_eq!((id, identity, ifindex, mac, policy_slot), (1644, 0x5d85, 11, info.mac, 0));
         assert_eq!((ipv4, ipv6), (key("10.244.63.210").address[0], key("fd00::d2").address));
+        // A pod that its peers reach by a secondary interface of the node.
+        let of_parent = EndpointInfo { parent_ifindex: 3, ..info };
+        let found = configs(&[(key("10.244.63.210"), of_parent), (key("fd00::d2"), of_parent)]);
+        assert_eq!((found.len(), found[0].parent_ifindex, found[0].ipv4), (1, 3, ipv4));
+        assert_eq!(found[0].ipv6, ipv6);
     }
 
     #[test]

@@ -11,7 +11,8 @@ use std::time::Duration;
 use bpf::{Link, LinkInfo, Map, Program};
 use datapath_abi::{
     FAMILY_V4, FAMILY_V6, IpcacheKey, LbAffinityMatch, LbBackend, LbReverseSkKey4, LbReverseSkKey6,
-    LbService, LbServiceKey, Pod, RemoteEndpointInfo, ipv4_word, ipv6_words, lb_flag,
+    LbService, LbServiceKey, Pod, RemoteEndpointInfo, SkipLb4Key, SkipLb6Key, ipv4_from_word, ipv4_word,
+    ipv6_from_words, ipv6_words, lb_flag,
 };
 use datapath_api::{SocketCoverage, SocketLb};
 use hive::TestHive;
@@ -200,6 +201,11 @@ impl Node {
         self.hive().until("programs to be replaced", is_replaced).await;
     }
 
+    /// Waits until there are this many links.
+    pub(crate) async fn until_links(&self, count: usize) {
+        self.hive().until("links", || self.link_names().len() == count).await;
+    }
+
     pub(crate) async fn until_links_are_gone(&self) {
         self.hive().until("links to be removed", || !self.links().exists()).await;
     }
@@ -266,6 +272,30 @@ impl Node {
 
     pub(crate) async fn finish(mut self) {
         self.hive.take().unwrap().stop().await;
+    }
+
+    /// Returns the backend that a socket of health probes names, and its protocol.
+    pub(crate) fn probed(&self, cookie: u64) -> Option<(SocketAddr, u8)> {
+        let v4 = self.map::<u64, LbBackend<u32>>("cilium_lb4_health").lookup(&cookie).unwrap();
+        let v6 = self.map::<u64, LbBackend<[u32; 4]>>("cilium_lb6_health").lookup(&cookie).unwrap();
+        let v4 = v4.map(|row| (ipv4_from_word(row.address).into(), row.port, row.proto));
+        let v6 = v6.map(|row| (ipv6_from_words(row.address).into(), row.port, row.proto));
+        v4.or(v6).map(|(ip, port, protocol)| (SocketAddr::new(ip, u16::from_be(port)), protocol))
+    }
+
+    /// Lets sockets of this namespace reach a frontend without redirection.
+    pub(crate) fn skip(&self, frontend: SocketAddr) {
+        let (netns_cookie, port) = (bpf::netns_cookie().unwrap(), frontend.port().to_be());
+        match frontend.ip() {
+            IpAddr::V4(ip) => {
+                let key = SkipLb4Key { netns_cookie, address: ipv4_word(ip), port, pad: 0 };
+                self.map::<SkipLb4Key, u8>("cilium_skip_lb4").update(&key, &0).unwrap();
+            }
+            IpAddr::V6(ip) => {
+                let key = SkipLb6Key { netns_cookie, address: ipv6_words(ip), pad: 0, port, pad2: 0 };
+                self.map::<SkipLb6Key, u8>("cilium_skip_lb6").update(&key, &0).unwrap();
+            }
+        }
     }
 
     fn map<K: Pod, V: Pod>(&self, name: &str) -> Map<K, V> {

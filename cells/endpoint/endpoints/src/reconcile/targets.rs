@@ -113,5 +113,7 @@ pub(crate) fn datapath(record: &Record) -> EndpointDatapath {
         ipv4: record.ipv4,
         ipv6: record.ipv6,
         flags: record.options.map.flags() & !unchecked,
+        netns_cookie: u32::try_from(record.netns_cookie).unwrap_or_default(),
+        parent_ifindex: record.parent_if_index,
     }
 }

@@ -33,6 +33,7 @@ pub(crate) struct Pod {
     pub(crate) ipv6: Ipv6Addr,
     pub(crate) mac: [u8; 6],
     pub(crate) node_mac: [u8; 6],
+    pub(crate) netns_cookie: u32,
 }
 
 /// The pod behind [`IFINDEX`].
@@ -44,6 +45,7 @@ pub(crate) const A: Pod = Pod {
     ipv6: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 11),
     mac: [2, 0, 0, 0, 0, 0xa1],
     node_mac: [2, 0, 0, 0, 0, 0xa2],
+    netns_cookie: 0xa3,
 };
 
 /// The other pod; identity with bits that the mark keeps elsewhere.
@@ -55,6 +57,7 @@ pub(crate) const B: Pod = Pod {
     ipv6: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 12),
     mac: [2, 0, 0, 0, 0, 0xb1],
     node_mac: [2, 0, 0, 0, 0, 0xb2],
+    netns_cookie: 0,
 };
 
 /// The default state of a node.

@@ -5,6 +5,8 @@ use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 #[cfg(not(feature = "xdp"))]
 use {
+    crate::maps::btf::Rows,
+    crate::maps::{cilium_lb4_health, cilium_lb6_health},
     crate::monitor::drop::Drop,
     crate::nodeport::dsr::too_big,
     crate::nodeport::fib::Route,
@@ -12,7 +14,7 @@ use {
     crate::packet::flow::{Flow, TCP, UDP},
     crate::packet::skb::Skb,
     crate::snat,
-    datapath_abi::{FAMILY_V6, file, mark},
+    datapath_abi::{FAMILY_V6, LbBackend, file, mark},
 };
 
 #[cfg(not(feature = "xdp"))]
@@ -26,6 +28,9 @@ pub(crate) trait Outer: Dsr {
     /// Returns the index of the device that adds outer headers; zero without one.
     #[cfg(not(feature = "xdp"))]
     fn device() -> u32;
+    /// Returns the map of backends that sockets of health probes name.
+    #[cfg(not(feature = "xdp"))]
+    fn probes() -> Rows<u64, LbBackend<Self::Address>>;
     /// Returns the source of outer headers and the bits of it that a hash decides, in words of the wire.
     #[cfg(feature = "xdp")]
     fn sources() -> [[u32; 4]; 2];
@@ -38,6 +43,12 @@ impl Outer for V4 {
     #[inline(always)]
     fn device() -> u32 {
         node!(ipip_ifindex_ipv4)
+    }
+
+    #[cfg(not(feature = "xdp"))]
+    #[inline(always)]
+    fn probes() -> Rows<u64, LbBackend<u32>> {
+        cilium_lb4_health.rows()
     }
 
     #[cfg(feature = "xdp")]
@@ -54,6 +65,12 @@ impl Outer for V6 {
     #[inline(always)]
     fn device() -> u32 {
         node!(ipip_ifindex_ipv6)
+    }
+
+    #[cfg(not(feature = "xdp"))]
+    #[inline(always)]
+    fn probes() -> Rows<u64, LbBackend<[u32; 4]>> {
+        cilium_lb6_health.rows()
     }
 
     #[cfg(feature = "xdp")]
