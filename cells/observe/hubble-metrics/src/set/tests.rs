@@ -279,47 +279,105 @@ async fn a_file_replaces_filters_and_options_and_series_of_ended_pods_go() {
     assert_eq!(lines(&registry), [r#"hubble_lost_events_total{source="perf_event_ring_buffer"} 7"#]);
 }
 
-/// Metrics and labels that dashboards use.
+/// Series and labels that Cilium's dashboards use.
 const DASHBOARDS: &str = include_str!("dashboards.tsv");
+
+/// Dashboards by their keys in the table, with the options for which they are made.
+const OPTIONS: [(&str, &[&str], &str); 4] = [
+    (
+        "network",
+        &["flow", "tcp", "icmp", "drop"],
+        "sourceContext=pod;destinationContext=pod;labelsContext=source_namespace,destination_namespace",
+    ),
+    (
+        "dns",
+        &["dns:query"],
+        "sourceContext=pod;destinationContext=pod;labelsContext=source_namespace,destination_namespace",
+    ),
+    (
+        "hubble",
+        &["flow", "tcp", "icmp", "drop", "port-distribution", "http", "dns:query"],
+        "sourceContext=pod;destinationContext=pod",
+    ),
+    (
+        "workload",
+        &["httpV2"],
+        "labelsContext=source_namespace,source_workload,destination_namespace,destination_workload",
+    ),
+];
+
+/// Returns whether a sample has a label.
+fn has_label(sample: &str, label: &str) -> bool {
+    sample.contains(&format!(",{label}=\"")) || sample.contains(&format!("{{{label}=\""))
+}
 
 #[test]
 fn dashboards_of_cilium_find_their_metrics_labels_and_values() {
-    let context =
-        "sourceContext=pod;destinationContext=pod;labelsContext=source_namespace,destination_namespace";
-    let option =
-        ["flow:", "tcp:", "icmp:", "drop:", "dns:query;"].map(|name| format!("{name}{context}")).join(" ");
-    let syn_ack = json!({"is_reply": true, "l4": {"TCP": {"flags": {"SYN": true, "ACK": true}}}});
-    let echo = |name: &str| tcp(json!({"l4": {"ICMPv4": {}}, "Summary": format!("ICMPv4 {name}")}));
-    let dropped =
-        json!({"verdict": "DROPPED", "drop_reason_desc": "POLICY_DENIED", "event_type": {"type": 1}});
-    let dns = |is_reply: bool| {
-        let l7 = json!({"dns": {"query": "a.test.", "qtypes": ["A"]}});
-        tcp(json!({"event_type": {"type": 129}, "is_reply": is_reply, "l7": l7}))
+    let ipv6 = json!({"source": "fd00::1", "destination": "fd00::2", "ipVersion": "IPv6"});
+    let of_family = |ip: &Value, other: Value| {
+        let mut flow = tcp(other);
+        if ip.is_object() {
+            flow["IP"] = ip.clone();
+        }
+        flow
     };
-    let (echo_request, echo_reply) = (echo("EchoRequest"), echo("EchoReply"));
-    let flows = [tcp(json!({})), tcp(syn_ack), tcp(dropped), echo_request, echo_reply, dns(false), dns(true)];
-    let lines = samples(&option, &flows);
-    for row in DASHBOARDS.lines().filter(|line| !line.starts_with('#')) {
-        let mut columns = row.split('\t');
-        let metric = columns.next().unwrap();
-        let of_metric: Vec<&String> =
-            lines.iter().filter(|line| line.split('{').next() == Some(metric)).collect();
-        assert!(!of_metric.is_empty(), "{metric} is not in {lines:#?}");
-        for label in columns.next().unwrap().split(' ') {
-            let has_label = |line: &&String| {
-                line.contains(&format!(",{label}=\"")) || line.contains(&format!("{{{label}=\""))
+    let l7 = |is_reply: bool, direction: &str, mut l7: Value| {
+        l7["type"] = json!(if is_reply { "RESPONSE" } else { "REQUEST" });
+        tcp(
+            json!({"event_type": {"type": 129}, "is_reply": is_reply, "traffic_direction": direction, "l7": l7}),
+        )
+    };
+    let mut flows = vec![
+        tcp(json!({"verdict": "DROPPED", "drop_reason_desc": "POLICY_DENIED", "event_type": {"type": 1}})),
+        l7(false, "EGRESS", json!({"dns": {"query": "a.test.", "qtypes": ["A"]}})),
+        l7(
+            true,
+            "EGRESS",
+            json!({"dns": {"query": "a.test.", "qtypes": ["A"], "rrtypes": ["A"], "ips": ["10.0.0.9"]}}),
+        ),
+        l7(true, "EGRESS", json!({"dns": {"query": "b.test.", "qtypes": ["A"], "rcode": 3}})),
+    ];
+    for ip in [&Value::Null, &ipv6] {
+        let icmp = if ip.is_null() { "ICMPv4" } else { "ICMPv6" };
+        let echo = |name: &str| json!({"l4": {icmp: {}}, "Summary": format!("{icmp} {name}")});
+        let syn_ack = json!({"is_reply": true, "l4": {"TCP": {"flags": {"SYN": true, "ACK": true}}}});
+        let packets = [json!({}), syn_ack, echo("EchoRequest"), echo("EchoReply")];
+        flows.extend(packets.map(|packet| of_family(ip, packet)));
+    }
+    for direction in ["EGRESS", "INGRESS"] {
+        let http = json!({"method": "GET", "protocol": "HTTP/1.1", "code": 200});
+        flows.push(l7(false, direction, json!({"http": {"method": "GET", "protocol": "HTTP/1.1"}})));
+        flows.push(l7(true, direction, json!({"latency_ns": "1000000", "http": http})));
+    }
+    let flows: Vec<Event> = flows.iter().map(event).collect();
+    let texts = OPTIONS.map(|(dashboard, names, context)| {
+        let separator = |name: &str| if name.contains(':') { ';' } else { ':' };
+        let option = names.iter().map(|name| format!("{name}{}{context}", separator(name)));
+        let (set, registry) = with(&option.collect::<Vec<_>>().join(" "));
+        flows.iter().for_each(|flow| set.count(flow));
+        (dashboard, registry.text())
+    });
+    let rows = DASHBOARDS.lines().filter(|line| !line.starts_with('#'));
+    for row in rows.clone() {
+        let columns: Vec<&str> = row.split('\t').collect();
+        let (series, labels) = (columns[1], columns[2]);
+        let (_, text) = texts.iter().find(|(dashboard, _)| *dashboard == columns[0]).unwrap();
+        let samples: Vec<&str> = text.lines().filter(|line| line.split('{').next() == Some(series)).collect();
+        assert!(!samples.is_empty(), "{row}: not in {text}");
+        for label in labels.split(' ') {
+            let has_label = samples.iter().all(|sample| has_label(sample, label));
+            assert!(has_label, "{row}: no label {label}: {samples:#?}");
+        }
+        for selection in columns.get(3).into_iter().flat_map(|selections| selections.split("; ")) {
+            let selects = |sample: &&str| {
+                let mut pairs = selection.split(',').map(|pair| pair.split_once('=').unwrap());
+                pairs.all(|(label, value)| sample.contains(&format!("{label}=\"{value}\"")))
             };
-            assert!(of_metric.iter().all(has_label), "{metric} has no label {label}: {of_metric:#?}");
+            assert!(samples.iter().any(selects), "{row}: nothing is selected by {selection}: {samples:#?}");
         }
-        for (label, value) in
-            columns.flat_map(|values| values.split(' ')).filter_map(|value| value.split_once('='))
-        {
-            let pair = format!("{label}=\"{}\"", value.replace('_', " "));
-            assert!(
-                of_metric.iter().any(|line| line.contains(&pair)),
-                "{metric} has no {pair}: {of_metric:#?}"
-            );
-        }
+    }
+    for (dashboard, ..) in OPTIONS {
+        assert!(rows.clone().any(|row| row.split('\t').next() == Some(dashboard)), "{dashboard} has no rows");
     }
 }
 
@@ -367,10 +425,8 @@ fn the_charts_dashboard_finds_its_metrics_and_labels() {
         assert!(!samples.is_empty(), "{name} is not in {text}");
         let groups = query.split("by (").nth(1).unwrap().split(')').next().unwrap();
         for label in groups.split(", ") {
-            let has_label = |line: &&str| {
-                line.contains(&format!(",{label}=\"")) || line.contains(&format!("{{{label}=\""))
-            };
-            assert!(samples.iter().all(has_label), "{name} has no label {label}: {samples:#?}");
+            let has_label = samples.iter().all(|sample| has_label(sample, label));
+            assert!(has_label, "{name} has no label {label}: {samples:#?}");
         }
         count += 1;
     }
