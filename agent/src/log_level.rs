@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hive::prelude::*;
+use metrics::Metrics;
 use runtime_options::{DEBUG, Follower, RuntimeOption, follower};
 use statedb::Table;
 
@@ -10,8 +11,13 @@ use logging::{LogConfig, LogLevel};
 
 /// Declares `log-opt` and the job that applies it; the option `Debug` of `PATCH /config` switches debug lines, too.
 pub(crate) fn cell(level: LogLevel) -> Cell {
+    let counts = level.line_counts();
     let cells = [
         config::<LogConfig>(),
+        invoke(move |metrics: Arc<Metrics>| {
+            let help = "Number of total errors in cilium-agent instances";
+            metrics.register("errors_warnings_total", help, counts.clone());
+        }),
         provide(move |log: ConfigWatch<LogConfig>, options: Arc<Table<RuntimeOption>>, jobs: JobGroup| {
             follow(level.clone(), log, options, &jobs)
         }),

@@ -9,6 +9,7 @@ use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::{Registry, reload};
 
+use crate::counts::{Counts, LineCounts};
 use crate::line::{SEPARATOR, SharedFormat};
 use crate::options::{LogConfig, LogOptions};
 use crate::sink::Sink;
@@ -25,6 +26,7 @@ pub struct LogLevel {
     filter: reload::Handle<LevelFilter, Registry>,
     format: SharedFormat,
     sink: Sink,
+    counts: Counts,
 }
 
 /// Returns a filter to install, and its handle.
@@ -33,7 +35,7 @@ pub fn filter() -> (LogFilter, LogLevel) {
     let (layer, filter) = reload::Layer::new(LevelFilter::INFO);
     let format = SharedFormat::default();
     let sink = Sink::new(format.clone(), |lines| io::stderr().write_all(lines));
-    (layer, LogLevel { filter, format, sink })
+    (layer, LogLevel { filter, format, sink, counts: Counts::default() })
 }
 
 impl LogLevel {
@@ -55,9 +57,9 @@ impl LogLevel {
             .with_writer(self.sink.clone())
             .fmt_fields(debug_fn(|out, field, value| write!(out, "{field}={value:?}{SEPARATOR}")))
             .event_format(self.format.clone());
+        let subscriber = tracing_subscriber::registry().with(filter).with(self.counts.clone()).with(lines);
         // A second installation (several agents in one process) keeps the first.
-        let _ =
-            tracing::subscriber::set_global_default(tracing_subscriber::registry().with(filter).with(lines));
+        let _ = tracing::subscriber::set_global_default(subscriber);
         self.set(options, debug);
     }
 
@@ -87,6 +89,11 @@ impl LogLevel {
                 Err(error)
             }
         }
+    }
+
+    /// Returns the counters of logged warnings and errors, which count if this handle's subscriber is installed.
+    pub fn line_counts(&self) -> LineCounts {
+        self.counts.all()
     }
 
     /// Applies format and level of `options`; with `debug` the level is at least debug.

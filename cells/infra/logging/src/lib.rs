@@ -12,17 +12,19 @@
 //! ```
 //!
 //! Lines carry the module of the hive in which the event happened; events with a target that ends with `::fatal` have the
-//! level `fatal`, which tracing lacks.
+//! level `fatal`, which tracing lacks. Logged warnings and errors are counted by crate: [`LogLevel::line_counts`].
 
 #![forbid(unsafe_code)]
 
 mod cell;
+mod counts;
 mod level;
 mod line;
 mod options;
 mod sink;
 
 pub use cell::cell;
+pub use counts::{LineCounts, LineLabels};
 pub use level::{LogFilter, LogLevel, filter};
 pub use line::SharedFormat;
 pub use options::{DebugConfig, LogConfig, LogFormat, LogOptions};
