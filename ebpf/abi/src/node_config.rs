@@ -186,8 +186,10 @@ pub struct NodeConfig {
     pub probes: u8,
     /// Flags of tc programs' lookups of routes ([`fib_flag`]); those of XDP have none, as they need MAC addresses.
     pub fib_flags: u8,
+    /// Give packets for proxies to their sockets, without rules of iptables (`enable-bpf-tproxy`).
+    pub bpf_tproxy: u8,
     /// Zero.
-    pub pad: [u8; 6],
+    pub pad: [u8; 5],
 }
 layout!(NodeConfig, 272, {
     router_ipv6: 0, router_ipv4: 16, host_ifindex: 20, net_ifindex: 24, host_endpoint_id: 28, trace_payload_len: 32,
@@ -206,7 +208,7 @@ layout!(NodeConfig, 272, {
     policy_deny_response: 176, nat46x64: 177, nat46x64_gateway: 178, vlan_filter: 179, vlans: 180,
     tunnel_source_ports: 210, tunnel_geneve: 214, hybrid: 215,
     rss_ipv6: 216, rss_host_ipv6: 232, rss_ipv4: 248, rss_host_ipv4: 252, ipip_ifindex_ipv4: 256, ipip_ifindex_ipv6: 260,
-    probes: 264, fib_flags: 265, pad: 266,
+    probes: 264, fib_flags: 265, bpf_tproxy: 266, pad: 267,
 });
 
 impl NodeConfig {

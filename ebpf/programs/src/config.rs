@@ -89,7 +89,8 @@ pub(crate) static NODE_CONFIG: NodeConfig = NodeConfig {
     ipip_ifindex_ipv6: 0,
     probes: 0,
     fib_flags: 0,
-    pad: [0; 6],
+    bpf_tproxy: 0,
+    pad: [0; 5],
 };
 
 /// Reads a field of [`NODE_CONFIG`]. By its own address, so that the verifier sees a constant; volatile, so that the

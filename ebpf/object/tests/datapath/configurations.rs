@@ -16,7 +16,7 @@ type Switch = (&'static str, fn(&mut NodeConfig, bool));
 /// Those before this one decide where packets go, the others what is remembered and told of them.
 const FORWARDING: usize = 14;
 
-const SWITCHES: [Switch; 33] = [
+const SWITCHES: [Switch; 34] = [
     ("enable_ipv4", |c, on| c.enable_ipv4 = on.into()),
     ("enable_ipv6", |c, on| c.enable_ipv6 = on.into()),
     ("source_ip_verification", |c, on| c.source_ip_verification = on.into()),
@@ -35,6 +35,7 @@ const SWITCHES: [Switch; 33] = [
     }),
     ("policy_verdict_notify", |c, on| c.policy_verdict_notify = on.into()),
     ("mesh_auth", |c, on| c.mesh_auth = on.into()),
+    ("bpf_tproxy", |c, on| c.bpf_tproxy = on.into()),
     ("policy_deny_response", |c, on| c.policy_deny_response = on.into()),
     ("policy_accounting", |c, on| c.policy_accounting = on.into()),
     ("ct_accounting", |c, on| c.ct_accounting = on.into()),
@@ -98,6 +99,7 @@ const NAMED: [Named; 56] = [
         (c.masquerade_ipv4, c.masquerade_ipv6, c.snat_min_port) = (1, 1, 32768);
         (c.host_firewall, c.sctp, c.extended_protocols, c.ct_accounting) = (1, 1, 1, 1);
         (c.policy_deny_response, c.ip_masq_agent, c.monitor_aggregation) = (1, 1, aggregation::NONE);
+        c.bpf_tproxy = 1;
     }),
     ("tunnel-ipv4-only", |c| (c.tunnel, c.tunnel_ifindex, c.enable_ipv6) = (1, 7, 0)),
     ("tunnel-endpoint-routes", |c| {
@@ -154,6 +156,7 @@ const NAMED: [Named; 56] = [
         (c.nat46x64, c.nat46x64_gateway, c.vlan_filter, c.vlans[0]) = (1, 1, 1, 7);
         c.before_services = before_services::XDP | before_services::IPIP;
         (c.sctp, c.ct_accounting, c.monitor_aggregation) = (1, 1, aggregation::NONE);
+        c.bpf_tproxy = 1;
     }),
     ("services-of-both-families", |c| (c.nodeport, c.nat46x64, c.snat_min_port) = (1, 1, 32768)),
     ("gateway-between-families", |c| {
@@ -165,6 +168,7 @@ const NAMED: [Named; 56] = [
         (c.snat_min_port, c.tunnel, c.tunnel_ifindex, c.host_routing) = (32768, 1, 7, 1);
         (c.nat46x64, c.nat46x64_gateway, c.dynamic_source, c.sctp) = (1, 1, 1, 1);
         (c.endpoint_routes, c.ct_accounting, c.monitor_aggregation) = (1, 1, aggregation::NONE);
+        c.bpf_tproxy = 1;
     }),
     ("masquerade", |c| (c.masquerade_ipv4, c.masquerade_ipv6, c.snat_min_port) = (1, 1, 32768)),
     ("masquerade-ipv4", |c| (c.masquerade_ipv4, c.enable_ipv6, c.snat_min_port) = (1, 0, 32768)),

@@ -8,7 +8,7 @@ use datapath_abi::{NodeConfig, direction, drop, metric};
 use std::net::IpAddr;
 
 /// Pieces of a datagram of the pod's: the first with its header, and one that follows.
-fn pieces(v6: bool, id: u16, protocol: u8, header: &[u8]) -> [Vec<u8>; 2] {
+pub(crate) fn pieces(v6: bool, id: u16, protocol: u8, header: &[u8]) -> [Vec<u8>; 2] {
     let rest = [7u8; 24];
     if v6 {
         const FRAGMENT: u8 = 44;

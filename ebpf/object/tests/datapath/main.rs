@@ -37,6 +37,7 @@ mod proxy;
 mod routes;
 mod service;
 mod services;
+mod tproxy;
 mod traffic;
 mod uplink;
 mod vlan;

@@ -17,14 +17,14 @@ const NODE_V6: Ipv6Addr = ROUTER;
 const FLOW: Duration = Duration::from_millis(150);
 
 /// A node with two pods and a neighbour on its network, no program attached yet.
-struct Node {
-    sandbox: Sandbox,
-    pods: [(NetNs, Pod); 2],
-    world: NetNs,
+pub(crate) struct Node {
+    pub(crate) sandbox: Sandbox,
+    pub(crate) pods: [(NetNs, Pod); 2],
+    pub(crate) world: NetNs,
 }
 
 impl Node {
-    fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let sandbox = Sandbox::new()?;
         let host = sandbox.host();
         for key in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
@@ -61,7 +61,7 @@ impl Node {
     }
 
     /// The datapath with this node's rows.
-    fn datapath(&self, config: &NodeConfig) -> Result<Datapath> {
+    pub(crate) fn datapath(&self, config: &NodeConfig) -> Result<Datapath> {
         let config =
             NodeConfig { router_ipv6: ipv6_words(NODE_V6), router_ipv4: ipv4_word(NODE_V4), ..*config };
         let mut datapath = Datapath::load(&config)?;
@@ -74,7 +74,7 @@ impl Node {
         Ok(datapath)
     }
 
-    fn attach(&self, datapath: &mut Datapath, endpoint_routes: bool) -> Result<()> {
+    pub(crate) fn attach(&self, datapath: &mut Datapath, endpoint_routes: bool) -> Result<()> {
         let mut hooks: Vec<(&str, &str, TcAttachType)> = vec![
             (FROM_CONTAINER, "lxc_a", Ingress),
             (FROM_CONTAINER, "lxc_b", Ingress),
@@ -222,7 +222,7 @@ fn an_ipv6_client_and_an_ipv4_machine_talk_through_the_gateway() -> Result<()> {
 }
 
 /// Number and MAC address of an interface.
-fn link(netns: &NetNs, name: &str) -> Result<(u32, [u8; 6])> {
+pub(crate) fn link(netns: &NetNs, name: &str) -> Result<(u32, [u8; 6])> {
     let line = netns.ip(&format!("-o link show dev {name}"))?;
     let ifindex = line.split(':').next().context("no number")?.trim().parse()?;
     let text =

@@ -5,6 +5,7 @@ mod vlan;
 use crate::endpoint;
 use crate::endpoint::deliver::{self, Origin};
 use crate::endpoint::ipcache;
+use crate::endpoint::proxy;
 use crate::host::{at_host, drop_incoming, firewall, is_of_host};
 use crate::maps::cilium_devices;
 use crate::monitor::drop::{Drop, Parties, dropped};
@@ -150,6 +151,7 @@ fn forward<F: NodePort + Snat>(skb: Skb) -> Result<i32, Drop> {
         skb.set_cb(LOOKED_UP, 0);
         let request = if is_delivery { Request::Local } else { request::<F>(skb)? };
         if request == Request::Proxied {
+            proxy::assign::<F>(skb)?;
             return Ok(PASS);
         }
         if request == Request::Other && enabled!(nat46x64) {

@@ -80,7 +80,7 @@ pub(crate) fn to_pod<F: Family>(
 }
 
 /// Marks a packet for the proxy at a port as on the wire, or with 0 for the proxy's socket that it belongs to. The stack
-/// delivers it, by rules of iptables and the routing table for this mark.
+/// delivers it, by the routing table for this mark and rules of iptables, or the socket of [`super::proxy::assign`].
 #[inline(always)]
 pub(crate) fn to_proxy(skb: Skb, port: u16) {
     skb.set_mark(mark::to_proxy(port));

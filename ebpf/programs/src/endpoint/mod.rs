@@ -1,11 +1,13 @@
 //! Endpoints and identities: lookups by interface, id and address, and delivery.
 //!
 //! Owns: entries of endpoints (here, and their settings), identities of addresses ([`ipcache`]) and their subnets, and the last step of a packet to a pod or
-//! the host's stack ([`deliver`]). Uses `maps`, `monitor` and `packet`.
+//! the host's stack ([`deliver`]) or a proxy's socket ([`proxy`]). Uses `maps`, `monitor` and `packet`.
 
 #[cfg(not(feature = "xdp"))]
 pub(crate) mod deliver;
 pub(crate) mod ipcache;
+#[cfg(not(feature = "xdp"))]
+pub(crate) mod proxy;
 #[cfg(not(feature = "xdp"))]
 mod settings;
 #[cfg(not(feature = "xdp"))]

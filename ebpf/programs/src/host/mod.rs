@@ -5,6 +5,7 @@ pub(crate) mod firewall;
 use crate::endpoint;
 use crate::endpoint::deliver::{self, Origin};
 use crate::endpoint::ipcache;
+use crate::endpoint::proxy;
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::{self, Trace};
 use crate::overlay::encapsulate::encapsulate;
@@ -125,7 +126,15 @@ pub(crate) fn to_host(skb: Skb) -> i32 {
     if carried & mark::MAGIC_MASK == mark::TO_PROXY {
         // It has the MAC address of the pod that it was on its way to.
         skb.set_type_host();
-        return PASS;
+        let assigned = match skb.protocol() {
+            ETH_IPV4 if enabled!(enable_ipv4) => proxy::assign::<V4>(skb),
+            ETH_IPV6 if enabled!(enable_ipv6) => proxy::assign::<V6>(skb),
+            _ => Ok(()),
+        };
+        return match assigned {
+            Ok(()) => PASS,
+            Err(why) => drop_incoming(skb, why, identity::UNKNOWN),
+        };
     }
     let label = match carried & mark::MAGIC_MASK {
         mark::IDENTITY => mark::identity(carried),

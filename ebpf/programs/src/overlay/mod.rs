@@ -11,6 +11,7 @@ use crate::device;
 use crate::endpoint;
 use crate::endpoint::deliver::{self, Origin};
 use crate::endpoint::ipcache;
+use crate::endpoint::proxy;
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::Trace;
 use crate::nat46x64;
@@ -85,6 +86,7 @@ fn forward<F: NodePort + Snat>(skb: Skb, label: u32) -> Result<i32, Drop> {
     if enabled!(nodeport) && !device::is_looked_up(skb) {
         let request = request::<F>(skb)?;
         if request == Request::Proxied {
+            proxy::assign::<F>(skb)?;
             return Ok(PASS);
         }
         if request == Request::Other && enabled!(nat46x64) {

@@ -4,6 +4,7 @@ use crate::conntrack::{self, Direction, Found, State, Status};
 use crate::endpoint;
 use crate::endpoint::deliver::{self, Origin};
 use crate::endpoint::ipcache;
+use crate::endpoint::proxy;
 use crate::endpoint::subnet;
 use crate::host::{firewall, from_proxy, is_of_host};
 use crate::lb::pods::{self, Service};
@@ -209,6 +210,7 @@ fn forward<F: NodePort>(
     }
     if deliver::is_to_proxy(skb) {
         trace!(skb, to_proxy(skb, of_connection(TO_PROXY, me, me.identity, identity::UNKNOWN, &found)));
+        proxy::assign::<F>(skb)?;
         return Ok(PASS);
     }
     nodeport::reply::hand_over::<F>(
@@ -372,6 +374,11 @@ fn enter<F: Services>(skb: Skb, me: &EndpointConfig, src_label: u32, call: u32) 
     }
     if deliver::is_to_proxy(skb) {
         trace!(skb, to_proxy(skb, of_connection(TO_PROXY, me, src_label, me.identity, &found)));
+        // A packet at egress, from the host or at the pod's interface, gets its socket at ingress of cilium_net.
+        let redirects = delivery::REDIRECT | delivery::USE_REDIRECT_PEER;
+        if call & redirects != 0 && call & delivery::FROM_HOST == 0 {
+            proxy::assign::<F>(skb)?;
+        }
         return Ok(());
     }
     let at = of_connection(TO_LXC, me, src_label, me.identity, &found);
