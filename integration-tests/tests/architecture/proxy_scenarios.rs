@@ -80,6 +80,7 @@ const TESTS: &[(&[u8], &str, &str)] = &[
     (&[52], POLICIES, "ranges_and_named_ports_have_numbers"),
     (&[53], POLICIES, "header_matches_have_their_action"),
     (&[54], POLICIES, "names_of_servers_are_in_the_form_of_envoy"),
+    (&[56], "ebpf/object/tests/datapath/tproxy.rs", "redirected_packets_reach_sockets_without_rules"),
     (
         &[57],
         "cells/proxy/envoy-config/src/from_proxy.rs",
@@ -114,7 +115,7 @@ const WITHOUT_TEST: [(&[u8], &str); 7] = [
         "maps wait a second at most for Envoy, which another scenario's tests hold; answers wait for maps",
     ),
     (&[40], "rules are read before the first round of policy, as at every start"),
-    (&[44, 56], "options that are not built: `dns-policy-unload-on-shutdown`, `enable-bpf-tproxy`"),
+    (&[44], "an option that is not built: `dns-policy-unload-on-shutdown`"),
     (&[55], "there is no regeneration to undo: rules of proxies are rows that follow policy"),
 ];
 

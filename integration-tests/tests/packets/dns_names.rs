@@ -217,6 +217,20 @@ fn a_pod_reaches_the_addresses_of_allowed_names_over_a_kill() {
     staged(&[], check);
 }
 
+/// The same, but that programs give the queries to sockets of the proxy: no rule of iptables leads there.
+#[test]
+fn queries_reach_the_proxy_without_rules_of_iptables() {
+    require_root!();
+    require_command!("iptables");
+    staged(&[("enable-bpf-tproxy", "true")], |node, pod| {
+        check(node, pod);
+        for family in ["iptables-save", "ip6tables-save"] {
+            let rules = node.host().exec(family).unwrap();
+            assert!(rules.contains("CILIUM_PRE_mangle") && !rules.contains("TPROXY"), "{rules}");
+        }
+    });
+}
+
 fn check(node: &mut Node, pod: &Pod) {
     wait_until("queries are decided by the proxy", LIMIT, || {
         ask(pod, "www.denied.test") == Some((REFUSED, false))

@@ -92,7 +92,9 @@ fn start(p: RuleParams) -> Result<(), Error> {
         tracing::warn!(reason = missing, "Packets of pods are not masqueraded");
         p.health.child("masquerade").degraded("Packets of pods are not masqueraded", missing);
     }
-    if let Some(proxies) = p.proxies.as_ref().filter(|_| !p.config.install_iptables_rules) {
+    let needs_rules = |proxies: &&Arc<Proxies>| !proxies.config().is_assigned_by_programs();
+    if let Some(proxies) = p.proxies.as_ref().filter(needs_rules).filter(|_| !p.config.install_iptables_rules)
+    {
         proxies.set_without_rules();
     }
     let job = Job {

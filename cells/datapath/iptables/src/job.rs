@@ -183,7 +183,7 @@ impl Job {
             watches.push(watch);
         }
         let mut ports = BTreeMap::new();
-        if let Some(proxies) = &self.proxies {
+        if let Some(proxies) = self.proxies.as_ref().filter(|p| !p.config().is_assigned_by_programs()) {
             let (table, snapshot) = (proxies.ports(), proxies.ports().snapshot());
             let (all, watch) = table.all_watch(&snapshot);
             // Also of proxies that do not listen yet: packets marked for them must not reach other sockets.

@@ -17,6 +17,7 @@
 //!
 //! Ports of table `proxy-ports` have rules that lead packets to them; once they are in force, the job declares it.
 //! Without these rules, such as in a kernel without `xt_TPROXY`, redirected traffic is denied, and all else works.
+//! With `enable-bpf-tproxy` the programs give packets to sockets of proxies, and ports have no rules.
 //!
 //! Traffic in table `no-track` is not tracked, and accepted although it is part of no connection; other cells write rows
 //! by [`NoTrackRules`].

@@ -129,6 +129,8 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
     let balancing = Balancing::new(&p.settings, maps.specs().maglev());
     let acceleration = Acceleration::new(&p.settings, &p.tunnel)?;
     let mesh_auth = p.settings.get("mesh-auth-enabled").is_some_and(|setting| setting.value == "true");
+    let is_on = |option| p.settings.get(option).is_some_and(|setting| setting.value == "true");
+    let bpf_tproxy = is_on("enable-l7-proxy") && is_on("enable-bpf-tproxy");
     let host = HostJob {
         live: Live::new(p.config, p.conntrack, p.services)?,
         options: p.options,
@@ -148,6 +150,8 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         host_routing: *p.host_routing,
         balancing,
         mesh_auth,
+        bpf_tproxy,
+        has_ruleless_proxies: bpf_tproxy && !is_on("install-iptables-rules"),
         acceleration,
         masquerading: p.masquerading,
         mtu: *p.mtu,

@@ -82,6 +82,7 @@ fn follow(p: FollowParams) -> anyhow::Result<()> {
     let settings = Settings {
         addresses: families.into_iter().filter_map(|(ip, is_on)| is_on.then_some(ip)).collect(),
         bpf_root: p.maps.bpf_root.clone(),
+        bpf_tproxy: p.proxies.config().is_assigned_by_programs(),
         access_log: if is_logged { access_log } else { String::new() },
         denied_403_body: p.options.map(|options| options.http_403_msg.clone()).unwrap_or_default(),
         linger: u32::try_from(p.config.envoy_http_upstream_linger_timeout).ok(),

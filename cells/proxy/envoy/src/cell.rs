@@ -98,6 +98,7 @@ fn start(p: StartParams) -> Result<(), ReflectionError> {
         config: (*p.config).clone(),
         addresses: families.into_iter().filter_map(|(ip, is_on)| is_on.then_some(ip)).collect(),
         bpf_root: p.maps.bpf_root.clone(),
+        bpf_tproxy: p.proxies.config().is_assigned_by_programs(),
         access_log: access_log.clone(),
     };
     p.envoy.secrets().start(&p.sources, &p.jobs);

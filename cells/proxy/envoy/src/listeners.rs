@@ -53,6 +53,8 @@ pub(crate) struct Settings {
     /// The addresses that listeners bind: loopback, of the enabled families.
     pub(crate) addresses: Vec<&'static str>,
     pub(crate) bpf_root: String,
+    /// Programs assign packets to sockets: not to one of a group with SO_REUSEPORT, which kernels before 6.6 refuse.
+    pub(crate) bpf_tproxy: bool,
     pub(crate) access_log: PathBuf,
 }
 
@@ -89,6 +91,7 @@ impl Settings {
                 .map(|address| AdditionalAddress { address: Some(address) })
                 .collect(),
             transparent: Some(true),
+            enable_reuse_port: self.bpf_tproxy.then_some(false),
             listener_filters: vec![
                 listener_filter("envoy.filters.listener.tls_inspector", any(&TlsInspector {})),
                 listener_filter("cilium.bpf_metadata", any(&metadata)),
@@ -292,4 +295,23 @@ fn any<M: Name>(message: &M) -> Any {
 
 fn seconds(seconds: u32) -> Duration {
     Duration { seconds: seconds.into(), nanos: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listeners_to_which_programs_assign_packets_have_one_socket() {
+        for (bpf_tproxy, expected) in [(true, Some(false)), (false, None)] {
+            let settings = Settings {
+                config: EnvoyConfig::default(),
+                addresses: vec!["127.0.0.1"],
+                bpf_root: String::new(),
+                bpf_tproxy,
+                access_log: PathBuf::new(),
+            };
+            assert_eq!(settings.listener("a", true, true, 7).enable_reuse_port, expected);
+        }
+    }
 }

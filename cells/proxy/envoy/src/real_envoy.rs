@@ -78,6 +78,7 @@ async fn upstream_takes_listeners_and_clusters_and_refuses_those_of_cilium() {
         config: EnvoyConfig { http_403_msg: "denied".to_owned(), ..EnvoyConfig::default() },
         addresses: vec!["127.0.0.1", "::1"],
         bpf_root: "/sys/fs/bpf".to_owned(),
+        bpf_tproxy: false,
         access_log: folder.path().join("access_log.sock"),
     };
     let resources = Resources::new(Counters::default());
@@ -162,6 +163,7 @@ async fn upstream_runs_as_a_process_of_the_agent_and_is_replaced_when_it_is_kill
         config: EnvoyConfig::default(),
         addresses: vec!["127.0.0.1"],
         bpf_root: "/sys/fs/bpf".to_owned(),
+        bpf_tproxy: false,
         access_log: folder.path().join("access_log.sock"),
     };
     let resources = Resources::new(Counters::default());

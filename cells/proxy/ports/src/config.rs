@@ -11,6 +11,9 @@ pub struct ProxyConfig {
     /// Redirect traffic with rules of DNS names or of layer 7 to proxies; without it such rules are refused
     #[flag(default = true)]
     pub enable_l7_proxy: bool,
+    /// Give redirected packets to the sockets of proxies by the programs, without rules of iptables
+    #[flag(name = "enable-bpf-tproxy", default = false)]
+    pub enable_bpf_tproxy: bool,
     /// Serve an Envoy that runs beside the agent, in a pod of its own; without it the agent starts one by envoy-binary
     #[flag(default = false)]
     pub external_envoy_proxy: bool,
@@ -62,6 +65,12 @@ impl ProxyConfig {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// Whether the programs assign redirected packets to sockets of proxies.
+    #[must_use]
+    pub fn is_assigned_by_programs(&self) -> bool {
+        self.enable_l7_proxy && self.enable_bpf_tproxy
     }
 
     /// Returns the range of ports.

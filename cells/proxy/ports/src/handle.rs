@@ -220,8 +220,12 @@ impl Proxies {
         (Arc::new(ReadyPorts(ready.map(|row| (row.name.clone(), row.port)).collect())), watch)
     }
 
-    /// Declares that rules lead packets to these ports of proxies, and to no others.
+    /// Declares that rules lead packets to these ports of proxies, and to no others. Without effect if programs assign
+    /// packets to their sockets, which needs no rules.
     pub fn set_reachable(&self, reachable: &BTreeMap<Arc<str>, u16>) {
+        if self.config.is_assigned_by_programs() {
+            return;
+        }
         self.ports.transact(|txn| {
             let changed = |row: &ProxyPort| {
                 let is_reachable = reachable.get(&row.name) == Some(&row.port);
@@ -332,7 +336,8 @@ impl Registration {
     }
 
     /// Announces that the proxy listens at a port, for TCP and UDP as far as it takes them, on the loopback addresses.
-    /// Redirects lead to it as soon as rules do, see [`ready`](Self::ready).
+    /// Redirects lead to it as soon as rules do, see [`ready`](Self::ready), or at once if programs assign packets to
+    /// its sockets.
     ///
     /// # Errors
     /// If another proxy has the port.
@@ -351,7 +356,9 @@ impl Registration {
             }
             let row = txn.get(ProxyPort::by_name(name));
             if row.is_none_or(|row| row.port != port || !row.state.is_listening()) {
-                self.proxies.set(txn, &self.proxy, port, PortState::Listening);
+                let by_programs = self.proxies.config.is_assigned_by_programs();
+                let state = if by_programs { PortState::Ready } else { PortState::Listening };
+                self.proxies.set(txn, &self.proxy, port, state);
             }
             Ok(())
         });

@@ -10,7 +10,8 @@
 //! **Life of a proxy.** In its constructor it [registers](Proxies::register); at the start it binds the
 //! [preferred](Registration::preferred) port or another, and [announces](Registration::listening) it. The owner of
 //! iptables then writes the rules and declares the port [reachable](Proxies::set_reachable); from this moment policy
-//! gives the port to redirects. Policy writes a redirect's row before the endpoint's policy map leads packets to the
+//! gives the port to redirects. With `enable-bpf-tproxy` programs give packets to the proxy's sockets, and a port is
+//! reachable once it is announced. Policy writes a redirect's row before the endpoint's policy map leads packets to the
 //! proxy, so that a proxy that reads the table for each request knows the rules of all requests that reach it.
 //!
 //! A proxy with policies of its own is a [`PolicyReceiver`]: policy lets it have changed ones before the maps.

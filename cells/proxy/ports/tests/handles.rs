@@ -72,6 +72,27 @@ async fn redirects_have_a_port_only_while_the_proxy_listens_and_rules_lead_to_it
 }
 
 #[tokio::test]
+async fn programs_that_assign_sockets_need_no_rules() {
+    for (option, is_ready) in [("true", true), ("false", false)] {
+        let mut hive = Hive::builder([statedb::cell(), cell(), invoke(|_: Arc<Proxies>| {})])
+            .set("enable-bpf-tproxy", option)
+            .build()
+            .unwrap();
+        hive.populate().await.unwrap();
+        let proxies = hive.get::<Proxies>().unwrap();
+        let port = |proxies: &Proxies| proxies.ready().0.port(&dns(53));
+        let registration = proxies.register(proxy(DNS_PROXY, Parser::Dns));
+        assert_eq!(port(&proxies), None, "it does not listen yet");
+        registration.listening(41_015).unwrap();
+        assert_eq!(port(&proxies), is_ready.then_some(41_015), "{option}");
+        proxies.set_reachable(&BTreeMap::new());
+        assert_eq!(port(&proxies), is_ready.then_some(41_015), "{option}: rules have no effect");
+        drop(registration);
+        assert_eq!(port(&proxies), None, "{option}");
+    }
+}
+
+#[tokio::test]
 async fn ports_of_the_range_are_given_to_one_proxy_each() {
     let (_hive, proxies) = handle(61_001, 61_003).await;
     let [a, b]: [Registration; 2] = ["a", "b"].map(|name| proxies.register(proxy(name, Parser::Custom)));

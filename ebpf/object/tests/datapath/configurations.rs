@@ -271,7 +271,7 @@ fn all_pairs_of_switches_of_connections_load() -> Result<()> {
     let others = FORWARDING..SWITCHES.len();
     let pairs = others.flat_map(|a| (FORWARDING..a).map(move |b| only(&[0, 1, b, a])));
     let pairs = pairs.collect::<Vec<_>>();
-    assert_eq!(pairs.len(), 171);
+    assert_eq!(pairs.len(), 190);
     load_slice(pairs)
 }
 

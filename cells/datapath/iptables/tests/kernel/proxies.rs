@@ -193,3 +193,43 @@ fn rules_that_the_kernel_refuses_cost_proxies_their_traffic_and_nothing_else() {
         hive.stop().await;
     });
 }
+
+/// Programs that give packets to sockets need the rule that matches sockets, and none that leads to proxies.
+#[test]
+fn proxies_of_programs_have_no_rules() {
+    require_programs!();
+    let sandbox = sandbox("nft");
+    let host = sandbox.host().clone();
+    for install in ["true", "false"] {
+        let options = [
+            ("state-dir", sandbox.state_dir().display().to_string()),
+            ("enable-bpf-tproxy", "true".to_owned()),
+            ("install-iptables-rules", install.to_owned()),
+        ];
+        block_on(async {
+            let cells = [config::<StateConfig>(), routes::cell(), proxy_ports::cell()];
+            let mut hive =
+                options.iter().fold(hive_with(cells), |hive, (key, value)| hive.set(key, value.clone()));
+            hive.start().await;
+            let proxies = hive.get::<Proxies>();
+            assert!(proxies.has_rules(), "the proxy has not to withdraw");
+            let dns = Proxy { name: DNS_PROXY.into(), parser: Parser::Dns, ingress: false, fixed: None };
+            let registered = proxies.register(dns);
+            registered.listening(7003).unwrap();
+            tokio::time::timeout(PATIENCE, registered.ready()).await.unwrap();
+            let expected = if install == "true" { "Rules are in force" } else { "Off by" };
+            hive.until("the job is done", || report(&hive).0.contains(expected)).await;
+            for tool in tools("nft") {
+                let saved = saved(&host, &tool);
+                let rules = saved.rules("mangle", "CILIUM_PRE_mangle");
+                let count = |text: &str| rules.into_iter().flatten().filter(|r| r.contains(text)).count();
+                assert_eq!(
+                    (count("socket"), count("TPROXY")),
+                    (usize::from(install == "true"), 0),
+                    "{rules:?}"
+                );
+            }
+            hive.stop().await;
+        });
+    }
+}

@@ -94,6 +94,9 @@ pub(crate) struct HostJob {
     pub(crate) host_routing: HostRouting,
     pub(crate) balancing: Balancing,
     pub(crate) mesh_auth: bool,
+    pub(crate) bpf_tproxy: bool,
+    /// There are proxies, and no rules of iptables.
+    pub(crate) has_ruleless_proxies: bool,
     pub(crate) acceleration: Acceleration,
     /// Reports that the programs masquerade.
     pub(crate) masquerading: Arc<BpfMasquerading>,
@@ -268,6 +271,7 @@ impl HostJob {
                 host_routing: self.host_routing,
                 balancing: &self.balancing,
                 mesh_auth: self.mesh_auth,
+                bpf_tproxy: self.bpf_tproxy,
                 acceleration: self.acceleration,
                 mtu: self.mtu,
                 endpoint_routes: self.endpoint_routes,
@@ -379,7 +383,8 @@ impl HostJob {
 
     /// Applies forwarding and reverse path checks of the host's devices. The owner of the settings retries failures.
     async fn apply_settings(&self, cx: &JobCx) {
-        let settings: Vec<Setting> = sysctls::settings(&self.families, self.egress.ipip.has_devices());
+        let settings: Vec<Setting> =
+            sysctls::settings(&self.families, self.egress.ipip.has_devices(), self.has_ruleless_proxies);
         if let Err(error) = self.sysctl.apply(settings).await {
             tracing::warn!(%error, "Could not make a kernel setting");
             cx.health.degraded("Could not make a kernel setting", &error);

@@ -71,6 +71,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) acceleration: Acceleration,
     /// Policies may require authentication of peers.
     pub(crate) mesh_auth: bool,
+    /// Programs assign redirected packets to sockets of proxies.
+    pub(crate) bpf_tproxy: bool,
     pub(crate) mtu: MtuConfig,
     pub(crate) endpoint_routes: EndpointRoutesConfig,
     pub(crate) features: bpf::Features,
@@ -179,6 +181,7 @@ fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
         icmp_rules: config.enable_icmp_rules.into(),
         host_firewall: config.enable_host_firewall.into(),
         mesh_auth: facts.mesh_auth.into(),
+        bpf_tproxy: facts.bpf_tproxy.into(),
         // As below: an invalid value was refused.
         policy_deny_response: config.answers_denied().unwrap_or_default().into(),
         allow_icmp_frag_needed: config.allow_icmp_frag_needed.into(),
@@ -318,6 +321,7 @@ pub(crate) mod tests {
             balancing: &Balancing::default(),
             acceleration: Acceleration::default(),
             mesh_auth: false,
+            bpf_tproxy: false,
             mtu: MtuConfig { mtu: 0 },
             endpoint_routes,
             features: bpf::Features { tcx: families.enable_ipv4 },

@@ -270,6 +270,13 @@ fn manager_filters(types: &Types, manager: &mut DynamicMessage, settings: &Setti
     Some(())
 }
 
+/// Gives a listener one socket for all workers, without SO_REUSEPORT.
+pub(super) fn single_socket(listener: &mut DynamicMessage) {
+    if let Some(value) = child_mut(listener, "enable_reuse_port") {
+        value.set_field_by_name("value", Value::Bool(false));
+    }
+}
+
 /// Sets the address of a listener: loopback of the enabled families.
 pub(super) fn address(types: &Types, listener: &mut DynamicMessage, ips: &[&str], port: u16) -> Option<()> {
     let mut addresses = Vec::new();

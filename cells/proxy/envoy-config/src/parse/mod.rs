@@ -45,6 +45,8 @@ pub(crate) struct Settings {
     /// The loopback addresses of the enabled families.
     pub(crate) addresses: Vec<&'static str>,
     pub(crate) bpf_root: String,
+    /// Programs assign packets to sockets: not to one of a group with SO_REUSEPORT, which kernels before 6.6 refuse.
+    pub(crate) bpf_tproxy: bool,
     /// The socket for logged requests; empty without.
     pub(crate) access_log: String,
     pub(crate) denied_403_body: String,
@@ -267,6 +269,9 @@ impl Listener {
         if let Some(port) = port.filter(|_| self.fixed_port.is_none()) {
             inject::address(types, &mut message, &settings.addresses, port);
         }
+        if settings.bpf_tproxy && self.is_reachable {
+            inject::single_socket(&mut message);
+        }
         if let Some(metadata) = self.metadata {
             let port = port.or(self.fixed_port).unwrap_or_default();
             inject::metadata(types, &mut message, settings, port, metadata);
@@ -314,6 +319,33 @@ impl Options {
             is_l7lb: flag(IS_L7LB, has_services),
             inject: flag(INJECT_FILTERS, has_services),
             use_original_source: !is_owned && flag(ORIGINAL_SOURCE, by_label),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_types::cilium::CiliumEnvoyConfig;
+
+    #[test]
+    fn listeners_to_which_programs_assign_packets_have_one_socket() {
+        let object = serde_json::json!({
+            "apiVersion": "cilium.io/v2", "kind": "CiliumEnvoyConfig",
+            "metadata": {"name": "a", "namespace": "b"},
+            "spec": {"resources": [
+                {"@type": "type.googleapis.com/envoy.config.listener.v3.Listener", "name": "c", "enableReusePort": true},
+            ]},
+        });
+        let object: CiliumEnvoyConfig = serde_json::from_value(object).unwrap();
+        let types = Types::load().unwrap();
+        for (bpf_tproxy, expected) in [(true, Some(false)), (false, Some(true))] {
+            let settings = Settings { addresses: vec!["::1"], bpf_tproxy, ..Settings::default() };
+            let parsed =
+                parse(Object { meta: &object.metadata, spec: &object.spec }, &settings, &types).unwrap();
+            let listener = parsed.listeners.values().next().unwrap().encode(Some(7), &settings, &types);
+            let listener = envoy_api::listener::Listener::decode(&*listener).unwrap();
+            assert_eq!(listener.enable_reuse_port, expected, "the object has another value");
         }
     }
 }
