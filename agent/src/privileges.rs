@@ -15,6 +15,7 @@ use loadbalancer::ServicesConfig;
 use loadbalancer_sockets::{SocketConfig, SocketMode};
 use logging::LogLevel;
 use maps::MapsConfig;
+use proxy_ports::ProxyConfig;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
@@ -102,9 +103,11 @@ pub(crate) fn drop_capabilities(
     let replaces_kube_proxy = hive.config::<ServicesConfig>()?.kube_proxy_replacement;
     let sockets = hive.config::<SocketConfig>()?;
     let enters_pods = sockets.enters_pods(replaces_kube_proxy);
-    // Pings of nodes; the older backend of iptables.
+    // Pings of nodes; the older backend of iptables; answers of the DNS proxy, which works without iptables, too.
     let health = hive.config::<CiliumHealthConfig>()?;
-    let raw = health.enable_health_checking || hive.config::<IptablesConfig>()?.install_iptables_rules;
+    let raw = health.enable_health_checking
+        || hive.config::<IptablesConfig>()?.install_iptables_rules
+        || hive.config::<ProxyConfig>()?.is_assigned_by_programs();
     if let Err(error) = maps::mount(&hive.config::<MapsConfig>()?.bpf_root) {
         tracing::error!(target: crate::FATAL_TARGET, %error, "The agent has no bpf file system");
         return Ok(false);

@@ -118,8 +118,8 @@ fn reaches(node: &Node, pod: &Pod, to: Ipv4Addr) -> bool {
 /// Runs `check` with a node, and a pod that may ask the world for names of `allowed.test` and reach their addresses.
 fn staged(options: &[(&str, &str)], check: impl FnOnce(&mut Node, &Pod)) {
     let mut node = Node::new();
-    node.config.extend(options.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())));
     node.config.insert("install-iptables-rules".to_owned(), "true".to_owned());
+    node.config.extend(options.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())));
     node.config.insert("enable-ipv4-masquerade".to_owned(), "false".to_owned());
     node.config.insert("enable-hubble".to_owned(), "true".to_owned());
     let socket = node.socket().with_file_name("hubble.sock");
@@ -222,13 +222,16 @@ fn a_pod_reaches_the_addresses_of_allowed_names_over_a_kill() {
 fn queries_reach_the_proxy_without_rules_of_iptables() {
     require_root!();
     require_command!("iptables");
-    staged(&[("enable-bpf-tproxy", "true")], |node, pod| {
-        check(node, pod);
-        for family in ["iptables-save", "ip6tables-save"] {
-            let rules = node.host().exec(family).unwrap();
-            assert!(rules.contains("CILIUM_PRE_mangle") && !rules.contains("TPROXY"), "{rules}");
-        }
-    });
+    for install in ["true", "false"] {
+        staged(&[("enable-bpf-tproxy", "true"), ("install-iptables-rules", install)], |node, pod| {
+            check(node, pod);
+            for family in ["iptables-save", "ip6tables-save"] {
+                let rules = node.host().exec(family).unwrap();
+                assert_eq!(rules.contains("CILIUM_PRE_mangle"), install == "true", "{rules}");
+                assert!(!rules.contains("TPROXY"), "{rules}");
+            }
+        });
+    }
 }
 
 fn check(node: &mut Node, pod: &Pod) {
