@@ -10,6 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::histogram::Histogram;
 use statedb::Table;
 
 use crate::model::endpoint::Endpoint;
@@ -33,10 +34,30 @@ struct PhaseOutcome {
     phase: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Scope {
+    scope: &'static str,
+    status: &'static str,
+}
+
+/// Upper bounds of the buckets of regeneration times, in seconds; equal to Cilium's.
+const BUCKETS: [f64; 8] = [0.00001, 0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0];
+
+/// Times of regenerations by step.
+#[derive(Debug, Clone)]
+struct Times(Family<Scope, Histogram, fn() -> Histogram>);
+
+impl Default for Times {
+    fn default() -> Self {
+        Self(Family::new_with_constructor(|| Histogram::new(BUCKETS)))
+    }
+}
+
 /// Counters of events.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Counts {
     regenerations: Family<Regeneration, Counter>,
+    times: Times,
     restored: Family<PhaseOutcome, Gauge>,
     durations: Family<Phase, Gauge<f64, AtomicU64>>,
 }
@@ -46,6 +67,12 @@ impl Counts {
     pub(crate) fn regeneration(&self, reason: &str, ok: bool) {
         let (outcome, error) = if ok { ("success", "") } else { ("fail", "datapath") };
         self.regenerations.get_or_create(&Regeneration { error, outcome, reason: reason.to_owned() }).inc();
+    }
+
+    /// Counts the time of a step of a regeneration, or of all of it.
+    pub(crate) fn took(&self, scope: &'static str, ok: bool, time: Duration) {
+        let status = if ok { "success" } else { "failure" };
+        self.times.0.get_or_create(&Scope { scope, status }).observe(time.as_secs_f64());
     }
 
     /// Sets the duration of a phase of the restore, and the numbers of endpoints that it completed and that failed.
@@ -71,6 +98,11 @@ impl Counts {
             "endpoint_regenerations_total",
             "Count of all endpoint regenerations that have completed, tagged by outcome",
             self.regenerations.clone(),
+        );
+        metrics.register(
+            "endpoint_regeneration_time_stats_seconds",
+            "Endpoint regeneration time stats labeled by the scope",
+            self.times.0.clone(),
         );
         metrics.register(
             "endpoint_restoration_endpoints",
@@ -125,6 +157,8 @@ mod tests {
         counts.register(&metrics, table.reader());
         counts.regeneration("LabelsUpdate", true);
         counts.regeneration("LabelsUpdate", false);
+        counts.took("total", true, Duration::from_millis(3));
+        counts.took("total", false, Duration::from_secs(10));
         counts.phase("restoration", Duration::from_millis(2), 3, 1, 0);
         let record = crate::Record { id: 7, ..crate::Record::default() };
         table.transact(|txn| txn.insert(Endpoint::created(record, SystemTime::UNIX_EPOCH)));
@@ -135,6 +169,8 @@ mod tests {
             "cilium_endpoint_state{endpoint_state=\"ready\"} 0",
             "cilium_endpoint_regenerations_total{error=\"\",outcome=\"success\",reason=\"LabelsUpdate\"} 1",
             "cilium_endpoint_regenerations_total{error=\"datapath\",outcome=\"fail\",reason=\"LabelsUpdate\"} 1",
+            "cilium_endpoint_regeneration_time_stats_seconds_bucket{le=\"0.01\",scope=\"total\",status=\"success\"} 1",
+            "cilium_endpoint_regeneration_time_stats_seconds_sum{scope=\"total\",status=\"failure\"} 10.0",
             "cilium_endpoint_restoration_endpoints{outcome=\"total\",phase=\"restoration\"} 4",
             "cilium_endpoint_restoration_duration_seconds{phase=\"restoration\"} 0.002",
         ] {

@@ -15,6 +15,10 @@ pub struct Regeneration {
     pub step: Step,
     /// The revision of the policies that its policy map must have.
     pub policy: u64,
+    /// When it began.
+    pub begun: Instant,
+    /// When it reached the step.
+    pub entered: Instant,
     /// When it fails with a timeout.
     pub deadline: Instant,
     /// The endpoints that change identity together, including this one.
@@ -31,6 +35,18 @@ pub enum Step {
     Ipcache,
     /// The endpoints that change identity together with it.
     Peers,
+}
+
+impl Step {
+    /// Returns the scope of the step in `cilium_endpoint_regeneration_time_stats_seconds`.
+    pub(crate) fn scope(self) -> &'static str {
+        match self {
+            // Cilium's name; here until the policy is in the maps, too.
+            Step::Policy => "waitForPolicyCompute",
+            Step::Ipcache => "ipcache",
+            Step::Peers => "peers",
+        }
+    }
 }
 
 impl fmt::Display for Step {

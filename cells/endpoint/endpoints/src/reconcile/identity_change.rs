@@ -135,6 +135,7 @@ mod tests {
     }
 
     fn regeneration(step: Step, together: Option<Arc<BTreeSet<u16>>>) -> Regeneration {
-        Regeneration { step, policy: 1, deadline: Instant::now(), together }
+        let now = Instant::now();
+        Regeneration { step, policy: 1, begun: now, entered: now, deadline: now, together }
     }
 }

@@ -45,6 +45,9 @@ const WAIT_LIMIT: Duration = Duration::from_secs(10);
 /// Upper bound of the time between a program's lookup of an identity and its lookup in the policy map.
 const IN_FLIGHT: Duration = Duration::from_millis(1);
 
+/// The scope of the time of a whole regeneration.
+const TOTAL: &str = "total";
+
 /// Regenerates and removes endpoints, by the states of their rows.
 pub(crate) struct Regenerator {
     pub(crate) table: Table<Endpoint>,
@@ -137,12 +140,20 @@ impl Regenerator {
                 entry.result = Err(waiting.into());
                 continue;
             }
+            let begun = Instant::now();
             entry.result = self.announce(endpoint, &group);
-            if entry.result.is_ok() {
+            let entered = Instant::now();
+            let ok = entry.result.is_ok();
+            if ok || entry.result.as_ref().is_err_and(|error| !error.is::<Waiting>()) {
+                self.counts.took("prepareBuild", ok, entered - begun);
+            }
+            if ok {
                 let regeneration = Regeneration {
                     step: Step::Policy,
                     policy: self.targets.policies.revision(),
-                    deadline: Instant::now() + WAIT_LIMIT,
+                    begun,
+                    entered,
+                    deadline: entered + WAIT_LIMIT,
                     together: group.members.clone().filter(|_| changes),
                 };
                 entry.object.regeneration = Some(Arc::new(regeneration));
@@ -220,7 +231,7 @@ impl Regenerator {
             }
             if entry.result.is_ok() {
                 claims.extend(self.targets.claims(&entry.object.record));
-                enter(&mut entry.object, Step::Ipcache);
+                self.enter(&mut entry.object, Step::Ipcache);
             }
         }
         if !claims.is_empty() {
@@ -273,7 +284,7 @@ impl Regenerator {
                 (Err(error), _) => Err(error.into()),
             };
             if entry.result.is_ok() {
-                enter(&mut entry.object, Step::Peers);
+                self.enter(&mut entry.object, Step::Peers);
             }
         }
     }
@@ -308,6 +319,27 @@ impl Regenerator {
         row.filter(|row| is_behind(row, group)).map(|_| watch)
     }
 
+    /// Begins the next step of a regeneration, and counts the time of the one before.
+    fn enter(&self, endpoint: &mut Endpoint, step: Step) {
+        if let Some(regeneration) = &mut endpoint.regeneration {
+            let regeneration = Arc::make_mut(regeneration);
+            let now = Instant::now();
+            self.counts.took(regeneration.step.scope(), true, now - regeneration.entered);
+            (regeneration.step, regeneration.entered) = (step, now);
+        }
+    }
+
+    /// Counts the time of the last step of a regeneration, and of all of it.
+    fn ended(&self, endpoint: &Endpoint, ok: bool) {
+        if let Some(regeneration) = &endpoint.regeneration {
+            let now = Instant::now();
+            if !ok || regeneration.together.is_some() {
+                self.counts.took(regeneration.step.scope(), ok, now - regeneration.entered);
+            }
+            self.counts.took(TOTAL, ok, now - regeneration.begun);
+        }
+    }
+
     /// Sets the interface of an endpoint up after all steps, and writes the outcome into its row.
     fn finish(&self, entry: &mut BatchEntry<Endpoint>) {
         let endpoint = &entry.object;
@@ -320,6 +352,7 @@ impl Regenerator {
                 let identity = endpoint.record.identity();
                 self.targets.identities.keep_only(&Endpoint::user(endpoint.record.id), identity);
                 self.counts.regeneration(&endpoint.reason, true);
+                self.ended(endpoint, true);
                 Endpoint { applied_identity: identity, ..endpoint.regenerated(now) }
             }
             Err(error) if error.is::<Waiting>() => endpoint.waiting(now),
@@ -346,6 +379,7 @@ impl Regenerator {
     fn failed(&self, endpoint: &Endpoint, error: &OpError, now: SystemTime) -> Endpoint {
         let (id, error) = (endpoint.record.id, error.to_string());
         self.counts.regeneration(&endpoint.reason, false);
+        self.ended(endpoint, false);
         // An error that is retried is logged once.
         if !endpoint.has_failed_with(&error) {
             tracing::warn!(endpointID = id, %error, "Regeneration of endpoint failed, trying again");
@@ -364,13 +398,6 @@ fn at_step<'a, 'b>(
         entry.result.is_ok() && regeneration.is_some_and(|regeneration| regeneration.step == step)
     };
     batch.iter_mut().map(|entry| &mut **entry).filter(is_there)
-}
-
-/// Moves the endpoint to the next step.
-fn enter(endpoint: &mut Endpoint, step: Step) {
-    if let Some(regeneration) = &mut endpoint.regeneration {
-        Arc::make_mut(regeneration).step = step;
-    }
 }
 
 /// Waits for the watch until the deadline of the regeneration; an error after that.
