@@ -1,7 +1,7 @@
 //! Background jobs in virtual time.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -523,13 +523,16 @@ async fn a_job_on_its_own_thread_ends_fails_panics_and_is_dropped_as_others() {
     }
     let log: Log = Arc::default();
     let inner = log.clone();
+    let deaf_runs = Arc::new(AtomicBool::new(false));
+    let runs = deaf_runs.clone();
     let mut hive = started(move |jobs| {
-        let dropped = Dropped(inner.clone());
+        let (dropped, runs) = (Dropped(inner.clone()), runs.clone());
         jobs.one_shot("good", |_| async { Ok(()) }).on_own_thread().add();
         jobs.one_shot("bad", |_| async { anyhow::bail!("no route to host") }).on_own_thread().add();
         jobs.one_shot("ugly", |_| async { panic!("index out of bounds") }).on_own_thread().add();
         jobs.one_shot("deaf", |_| async move {
             let _dropped = dropped;
+            runs.store(true, Ordering::Release);
             std::future::pending().await
         })
         .grace(Duration::from_millis(20))
@@ -538,7 +541,7 @@ async fn a_job_on_its_own_thread_ends_fails_panics_and_is_dropped_as_others() {
     })
     .await;
     let ended = || hive.events().iter().filter(|event| matches!(event, Event::JobEnded { .. })).count();
-    hive.until("all but one have ended", || ended() == 3).await;
+    hive.until("all but one have ended", || ended() == 3 && deaf_runs.load(Ordering::Acquire)).await;
     assert_eq!(hive.health("m.job-good").level, Level::Stopped);
     assert_eq!(hive.health("m.job-bad").error, "no route to host");
     assert_eq!(hive.health("m.job-ugly").error, "panicked: index out of bounds");
