@@ -118,7 +118,7 @@ impl BackendNode {
         Ok(())
     }
 
-    /// The row of the NAT map that Cilium before 1.15 has for a backend's packets to a client.
+    /// The row of the NAT map that older versions of Cilium have for a backend's packets to a client.
     fn put_frontend_row(
         &mut self,
         backend: SocketAddr,
@@ -298,7 +298,7 @@ fn a_reply_of_the_host_leaves_in_the_name_of_another_nodes_frontend() -> Result<
     Ok(())
 }
 
-/// Scenario 36: an entry of Cilium before 1.15 has no port, and the frontend is in a row of the NAT map. Such connections
+/// Scenario 36: an entry of older versions of Cilium has no port, and the frontend is in a row of the NAT map. Such connections
 /// go on after the node has changed to this agent.
 #[test]
 fn an_entry_without_a_port_leads_to_the_row_with_its_frontend() -> Result<()> {

@@ -138,7 +138,7 @@ fn variants() -> [(&'static str, NodeConfig); 4] {
     ]
 }
 
-/// What a pod sends, and what the host, the outside and another pod send to it, with listeners at loopback and at any
+/// Packets from a pod, and to it from the host, the outside and another pod, with listeners at loopback and at any
 /// address.
 #[test]
 fn redirected_packets_reach_sockets_without_rules() -> Result<()> {

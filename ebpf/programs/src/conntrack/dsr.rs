@@ -6,8 +6,7 @@
 use super::*;
 use crate::nat::Socket;
 use crate::packet::quoted::Quoted;
-use crate::snat::Snat;
-use datapath_abi::NatKey;
+use crate::snat::{self, Snat};
 
 /// Creates or refreshes the entry of a connection, by a packet that names its frontend.
 #[inline(always)]
@@ -97,19 +96,11 @@ pub(crate) fn replied_by<F: Snat>(skb: Skb, flow: &Flow<F::Address>, now: u32) -
     if frontend.port == 0 { beside_entry::<F>(flow) } else { Some(frontend) }
 }
 
-/// Returns the frontend of a connection whose entry does not have it: Cilium before 1.15 wrote it into a row of the NAT
+/// Returns the frontend of a connection whose entry does not have it: older versions of Cilium wrote it into a row of the NAT
 /// map, by the tuple of replies. Such connections outlive the change to this agent.
 #[inline(always)]
 fn beside_entry<F: Snat>(flow: &Flow<F::Address>) -> Option<Socket<F::Address>> {
-    let key = NatKey {
-        daddr: flow.destination,
-        saddr: flow.source,
-        dport: flow.dport,
-        sport: flow.sport,
-        nexthdr: flow.protocol(),
-        flags: tuple_flag::OUT,
-    };
-    let frontend = F::row(&key)?;
+    let frontend = F::row(&snat::key_of(flow, tuple_flag::OUT))?;
     Some(Socket { address: frontend.address, port: frontend.port })
 }
 

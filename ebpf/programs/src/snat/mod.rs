@@ -494,15 +494,20 @@ fn destination<F: Snat>(skb: Skb, flow: &mut Flow<F::Address>) -> Result<bool, D
 /// Returns the destination of a reply before its translation; `None` for a packet without a mapping.
 #[inline(always)]
 pub(crate) fn original<F: Snat>(flow: &Flow<F::Address>) -> Option<Mapping<F::Address>> {
-    let key = NatKey {
+    restore(&NatMap::<F>(core::marker::PhantomData), &key_of(flow, tuple_flag::IN))
+}
+
+/// Returns the key of the row of this kind about a packet.
+#[inline(always)]
+pub(crate) fn key_of<A: Copy>(flow: &Flow<A>, flags: u8) -> NatKey<A> {
+    NatKey {
         daddr: flow.destination,
         saddr: flow.source,
         dport: flow.dport,
         sport: flow.sport,
         nexthdr: flow.protocol(),
-        flags: tuple_flag::IN,
-    };
-    restore(&NatMap::<F>(core::marker::PhantomData), &key)
+        flags,
+    }
 }
 
 /// Returns the ports of translations of TCP, UDP and SCTP.
