@@ -67,10 +67,13 @@ fn has_link(node: &Node) -> bool {
 
 /// Probes the own node until both paths answer both checks; returns its part of the answer.
 fn until_reachable(node: &Node) -> Value {
+    until_answered(node, "PUT", "/v1beta/status/probe", PATIENCE)
+}
+
+fn until_answered(node: &Node, method: &str, path: &str, patience: Duration) -> Value {
     let socket = node.socket().with_file_name("health.sock");
     let probe = || {
-        let answer =
-            request(&socket, "PUT", "/v1beta/status/probe", None).map_err(|error| error.to_string())?;
+        let answer = request(&socket, method, path, None).map_err(|error| error.to_string())?;
         let answer = answer.json();
         let own = answer["nodes"][0].clone();
         let paths = ["host", "health-endpoint"].map(|path| {
@@ -87,7 +90,7 @@ fn until_reachable(node: &Node) -> Value {
             false => Err(answer.to_string()),
         }
     };
-    try_wait_until(PATIENCE, probe).unwrap_or_else(|error| panic!("{error:?}\n{}", node.log()))
+    try_wait_until(patience, probe).unwrap_or_else(|error| panic!("{error:?}\n{}", node.log()))
 }
 
 #[test]
@@ -131,7 +134,8 @@ fn the_endpoint_is_that_of_cilium() {
     assert_ne!(node.request("DELETE", &format!("/v1/ipam/{}", own[0]), None).unwrap().status, 200);
     assert_ne!(node.request("POST", &format!("/v1/ipam/{}", own[0]), None).unwrap().status, 200);
 
-    // Probes of both paths, from this node.
+    // Probes of both paths, from this node: once they can be answered. In their turn the last would be one after 72 seconds.
+    until_answered(&node, "GET", "/v1beta/status", Duration::from_secs(60));
     let probed = until_reachable(&node);
     assert_eq!(probed["health-endpoint"]["primary-address"]["ip"], own[0].as_str());
     assert_eq!(probed["health-endpoint"]["secondary-addresses"][0]["ip"], own[1].as_str());

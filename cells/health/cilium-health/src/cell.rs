@@ -1,5 +1,6 @@
 //! The wiring: options, the table, jobs, the status.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -44,6 +45,7 @@ pub fn cell() -> Cell {
         config::<CiliumHealthConfig>(),
         statedb::table::<NodeHealth>(),
         provide(new_state),
+        provide(new_served),
         provide(new_status),
         provide(node_owner),
         invoke(start),
@@ -57,6 +59,13 @@ struct ResponderState(watch::Sender<Listening>);
 
 fn new_state() -> Arc<ResponderState> {
     Arc::new(ResponderState(watch::Sender::default()))
+}
+
+/// The addresses of the own health endpoint while it takes packets.
+struct Served(watch::Sender<Vec<IpAddr>>);
+
+fn new_served() -> Arc<Served> {
+    Arc::new(Served(watch::Sender::default()))
 }
 
 /// The address that the endpoint needs of each family.
@@ -95,6 +104,7 @@ struct EndpointParams {
     tunnel: Option<Arc<Tunnel>>,
     mtu: Option<Config<MtuConfig>>,
     families: Config<FamilyConfig>,
+    served: Arc<Served>,
     jobs: JobGroup,
     health: Health,
 }
@@ -111,6 +121,7 @@ impl EndpointParams {
             tunnel: self.tunnel.clone()?,
             mtu: MtuConfig::clone(self.mtu.as_ref()?),
             families: FamilyConfig::clone(&self.families),
+            served: self.served.0.clone(),
         })
     }
 }
@@ -145,6 +156,7 @@ struct StartParams {
     families: Config<FamilyConfig>,
     state: Config<StateConfig>,
     responder: Arc<ResponderState>,
+    served: Arc<Served>,
     node: Arc<Table<LocalNode>>,
     nodes: Arc<Table<Node>>,
     rows: Arc<RwTable<NodeHealth>>,
@@ -176,7 +188,7 @@ fn start(p: StartParams) -> Result<(), Error> {
     let metrics = HealthMetrics::new(&p.metrics);
     let mut listening = p.responder.0.subscribe();
     let (node, nodes, rows, health) = (p.node.clone(), p.nodes, p.rows.clone(), p.health);
-    let (config, families) = (p.config, p.families);
+    let (config, families, served) = (p.config, p.families, p.served.0.subscribe());
     p.jobs
         .one_shot("prober", move |cx: JobCx| async move {
             // The own node is probed as well, so the responder goes first.
@@ -194,6 +206,8 @@ fn start(p: StartParams) -> Result<(), Error> {
                 prober: Prober::new(config.base(), config.health_check_icmp_failure_threshold),
                 results: Results::new(RwTable::clone(&rows), metrics, health.child("nodes"), source),
                 requests: received,
+                served,
+                own: None,
                 cycle: report,
                 pings: health.child("icmp"),
             };

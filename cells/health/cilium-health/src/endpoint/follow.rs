@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use datapath_abi::identity::HEALTH;
 use devices::{Device, NetlinkError};
-use endpoints::{Endpoint, EndpointId, Endpoints, Mac, OpLabels, Record, SecurityLabel};
+use endpoints::{Endpoint, EndpointId, Endpoints, Mac, OpLabels, Record, SecurityLabel, State};
 use hive::Backoff;
 use hive::prelude::*;
 use ipam::{Address, Ipam};
@@ -14,6 +14,7 @@ use local_node::{LocalNode, LocalNodeStore};
 use maps::FamilyConfig;
 use statedb::Table;
 use sysctl::{Name, Setting, Sysctl};
+use tokio::sync::watch;
 use tunnel::{MtuConfig, Tunnel};
 
 use super::addresses::{self, OWNER};
@@ -34,6 +35,8 @@ pub(crate) struct HealthEndpoint {
     pub(crate) tunnel: Arc<Tunnel>,
     pub(crate) mtu: MtuConfig,
     pub(crate) families: FamilyConfig,
+    /// Its addresses while it takes packets.
+    pub(crate) served: watch::Sender<Vec<IpAddr>>,
 }
 
 /// Why the endpoint could not be made.
@@ -80,6 +83,7 @@ impl HealthEndpoint {
                     self.publish(&before);
                     cx.health.ok(format!("{} {before:?}", made.id));
                     let reason = self.lost(&made).await;
+                    self.served.send_replace(Vec::new());
                     tracing::warn!(endpointID = made.id.0, reason, "The health endpoint is made again");
                     self.endpoints.remove_own(made.id).await;
                     continue;
@@ -199,6 +203,15 @@ impl HealthEndpoint {
         });
     }
 
+    fn serve(&self, spec: &LinkSpec) {
+        let addresses: Vec<IpAddr> = spec.addresses.iter().map(|(address, _)| *address).collect();
+        self.served.send_if_modified(|served| {
+            let is_new = *served != addresses;
+            *served = addresses;
+            is_new
+        });
+    }
+
     /// Waits until the endpoint is not as it was made any more. Returns the reason.
     async fn lost(&self, made: &Made) -> &'static str {
         let (rows, nodes) = (self.endpoints.table(), self.store.table());
@@ -210,6 +223,10 @@ impl HealthEndpoint {
             let (_, devices_changed) = self.devices.list_watch(&snapshot, Device::by_selected(true));
             if row.is_none_or(|row| row.state.is_leaving()) {
                 return "its row is gone";
+            }
+            // Its first regeneration attaches programs and policy.
+            if row.is_some_and(|row| row.state == State::Ready && row.builds > 0) {
+                self.serve(&made.spec);
             }
             let routers = addresses::routers(node.map(|node| &**node), &self.families);
             let has_routers = |routers: &Vec<IpAddr>| {

@@ -121,6 +121,11 @@ impl Prober {
         true
     }
 
+    /// Begins to probe some addresses at once, which their cycle does not wait for.
+    pub(crate) fn probe_now(&mut self, keys: impl IntoIterator<Item = Key>) {
+        self.schedule.probe_now(keys);
+    }
+
     /// Begins to probe all addresses at once; a second call joins a round that is in progress.
     pub(crate) fn probe_all(&mut self) {
         if self.remaining.is_none() {

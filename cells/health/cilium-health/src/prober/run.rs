@@ -1,6 +1,7 @@
 //! The job of the prober: the core with a clock, sockets, the table of nodes and requests.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -44,6 +45,11 @@ pub(crate) struct Run {
     pub(crate) prober: Prober,
     pub(crate) results: Results,
     pub(crate) requests: mpsc::Receiver<ProbeAll>,
+    /// The addresses of the own health endpoint once it takes packets. The own node is probed at once then and not in its
+    /// turn, as the first question after an agent's start is whether its node is well.
+    pub(crate) served: watch::Receiver<Vec<IpAddr>>,
+    /// The own node.
+    pub(crate) own: Option<Target>,
     pub(crate) cycle: watch::Sender<CycleReport>,
     /// The reporter of missing privileges.
     pub(crate) pings: Health,
@@ -94,6 +100,8 @@ impl Run {
                     waiting.push(request);
                     self.prober.probe_all();
                 }
+                // The sender lives as long as the agent.
+                Ok(()) = self.served.changed() => self.probe_own(),
                 () = cx.cancelled() => return Ok(()),
             }
         }
@@ -115,9 +123,19 @@ impl Run {
             let target = self.target(name, node);
             if self.prober.set(now, &target.name, Some(target.clone())) {
                 self.results.set(&target);
+                if target.local {
+                    self.own = Some(target);
+                    self.probe_own();
+                }
             }
         }
         (batch.len() == MAX_CHANGES, watch)
+    }
+
+    fn probe_own(&mut self) {
+        let served = self.served.borrow_and_update();
+        let own = self.own.iter().flat_map(|own| own.served(&served));
+        self.prober.probe_now(own);
     }
 
     fn target(&self, name: Arc<str>, node: &Node) -> Target {

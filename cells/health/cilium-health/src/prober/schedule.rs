@@ -105,6 +105,11 @@ impl Schedule {
         self.urgent = self.keys().collect();
     }
 
+    /// Schedules some addresses at once.
+    pub(crate) fn probe_now(&mut self, keys: impl IntoIterator<Item = Key>) {
+        self.urgent.extend(keys);
+    }
+
     /// Returns the next address that is due.
     pub(crate) fn pop(&mut self, now: Moment) -> Option<Key> {
         while let Some(key) = self.urgent.pop_front() {

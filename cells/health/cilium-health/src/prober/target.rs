@@ -19,6 +19,12 @@ pub(crate) struct Target {
 pub(crate) type Key = (Arc<str>, IpAddr);
 
 impl Target {
+    /// Returns the keys of the node's own addresses, and of those of its health endpoint that `served` has.
+    pub(crate) fn served(&self, served: &[IpAddr]) -> Vec<Key> {
+        let endpoint = self.endpoint.iter().filter(|ip| served.contains(ip));
+        self.host.iter().chain(endpoint).map(|ip| (self.name.clone(), *ip)).collect()
+    }
+
     /// Returns each address once.
     pub(crate) fn keys(&self) -> Vec<Key> {
         let mut keys: Vec<Key> = Vec::new();

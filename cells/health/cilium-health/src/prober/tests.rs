@@ -135,6 +135,21 @@ impl Bench {
 }
 
 #[test]
+fn addresses_can_be_probed_before_their_turn() {
+    let mut bench = Bench::new();
+    bench.add(0..100, 2);
+    let (name, target) = target(0, 2);
+    // One that another node or no node has is ignored.
+    let unknown = (name, "192.0.2.1".parse().unwrap());
+    bench.prober.probe_now(target.keys().into_iter().chain([unknown]));
+    bench.run(10 * MILLISECOND);
+    let probed: Vec<&Key> = bench.probed.keys().collect();
+    assert_eq!(probed, target.keys().iter().collect::<Vec<_>>());
+    bench.run(cycle(BASE, 200));
+    assert_eq!(bench.probed.len(), 200, "the others have their turn");
+}
+
+#[test]
 fn a_cycle_probes_each_address_once_evenly_spaced() {
     for (nodes, addresses) in [(1, 1), (1, 2), (10, 2), (200, 1)] {
         let mut bench = Bench::new();
