@@ -12,8 +12,9 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 use tokio::task::coop::poll_proceed;
+
+use crate::txn::Few;
 
 type Place = &'static Location<'static>;
 
@@ -85,7 +86,7 @@ struct Outer {
     place: Place,
 }
 
-type Names = SmallVec<[&'static str; 2]>;
+type Names = Few<&'static str>;
 
 thread_local! {
     static HELD: RefCell<Vec<Outer>> = const { RefCell::new(Vec::new()) };
@@ -105,21 +106,28 @@ pub(crate) struct Held {
 pub(crate) fn enter(db: u64, names: impl Iterator<Item = &'static str>, place: Place) -> Held {
     HELD.with_borrow_mut(|held| {
         let tables = names.collect::<Names>();
-        if let Some(outer) = held.iter().find(|outer| outer.db == db) {
-            panic!(
-                "write transaction on {} at {place} inside the one on {} at {}: lock all tables in one `db.write(..)`, or \
-                 commit the first",
-                tables.join(", "),
-                outer.tables.join(", "),
-                outer.place,
-            );
-        }
-        if cfg!(debug_assertions) {
-            held.iter().for_each(|outer| check_order(outer, db, &tables, place));
+        if !held.is_empty() {
+            check_nested(held, db, &tables, place);
         }
         held.push(Outer { db, tables, place });
     });
     Held { db, not_send: PhantomData }
+}
+
+#[cold]
+fn check_nested(held: &[Outer], db: u64, tables: &Names, place: Place) {
+    if let Some(outer) = held.iter().find(|outer| outer.db == db) {
+        panic!(
+            "write transaction on {} at {place} inside the one on {} at {}: lock all tables in one `db.write(..)`, or \
+             commit the first",
+            tables.join(", "),
+            outer.tables.join(", "),
+            outer.place,
+        );
+    }
+    if cfg!(debug_assertions) {
+        held.iter().for_each(|outer| check_order(outer, db, tables, place));
+    }
 }
 
 fn check_order(outer: &Outer, db: u64, tables: &Names, place: Place) {
@@ -143,6 +151,11 @@ pub(crate) fn holds(db: u64) -> bool {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        HELD.with_borrow_mut(|held| held.retain(|outer| outer.db != self.db));
+        HELD.with_borrow_mut(|held| {
+            // Mostly the last one.
+            if let Some(at) = held.iter().rposition(|outer| outer.db == self.db) {
+                held.remove(at);
+            }
+        });
     }
 }

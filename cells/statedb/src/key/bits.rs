@@ -51,7 +51,7 @@ impl KeyBuf {
         match &mut self.0 {
             Bytes::Inline { len: len @ 0, data } => {
                 const { assert!(4 * SYMBOLS <= INLINE) };
-                data[..all.len()].copy_from_slice(&all);
+                data.0[..all.len()].copy_from_slice(&all);
                 *len = whole as u8 + 1;
             }
             _ => self.push(&all[..=whole]),

@@ -202,8 +202,34 @@ impl<'s, L> Cursor<'s, L> for Path<'s, L> {
         path
     }
 
-    #[inline]
+    #[inline(always)]
     fn forwards(&mut self) -> Option<&'s L> {
+        match self.run.next().map(Link::get) {
+            Some(Child::Leaf(leaf)) => Some(leaf),
+            Some(Child::Node(node)) => self.enter(node).or_else(|| self.next_leaf()),
+            Some(Child::Nothing) | None => self.next_leaf(),
+        }
+    }
+
+    #[inline(always)]
+    fn backwards(&mut self) -> Option<&'s L> {
+        match self.run.next_back().map(Link::get) {
+            Some(Child::Leaf(leaf)) => Some(leaf),
+            Some(Child::Node(node)) => {
+                self.enter_last(node);
+                self.previous_leaf()
+            }
+            Some(Child::Nothing) | None => self.previous_leaf(),
+        }
+    }
+}
+
+/// The moves that are not from one leaf to the next one in its node. They are functions of their own: with them in line,
+/// whether the compiler inlines the frequent move as well changes with the rest of the crate, which is 1.7 times the time of
+/// an iteration.
+impl<'s, L> Path<'s, L> {
+    #[inline(never)]
+    fn next_leaf(&mut self) -> Option<&'s L> {
         loop {
             let met = match self.run.next() {
                 Some(link) => link,
@@ -235,8 +261,8 @@ impl<'s, L> Cursor<'s, L> for Path<'s, L> {
         }
     }
 
-    #[inline]
-    fn backwards(&mut self) -> Option<&'s L> {
+    #[inline(never)]
+    fn previous_leaf(&mut self) -> Option<&'s L> {
         loop {
             let met = match self.run.next_back() {
                 Some(link) => link,
