@@ -28,13 +28,17 @@ pub struct Metrics {
     pub prune_errors: Counter,
     /// Rounds that reconciled objects.
     pub rounds: Counter,
+    /// Durations of the rounds in which no operation failed.
+    pub rounds_done: Histogram,
+    /// Durations of the rounds in which an operation failed.
+    pub rounds_failed: Histogram,
 }
 
 /// Upper bounds of an operation's durations in nanoseconds, from half a millisecond to a second.
 const OPERATION: Bounds =
     in_micros([500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000]);
-/// Upper bounds of a prune's durations, from 5 ms to 10 s.
-const PRUNE: Bounds = in_micros([
+/// Upper bounds of the durations of prunes and rounds, from 5 ms to 10 s.
+const ROUND: Bounds = in_micros([
     5000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000,
 ]);
 
@@ -61,9 +65,11 @@ impl Metrics {
             deletes: Histogram::new(OPERATION),
             errors: Counter::default(),
             errors_current: Counter::default(),
-            prunes: Histogram::new(PRUNE),
+            prunes: Histogram::new(ROUND),
             prune_errors: Counter::default(),
             rounds: Counter::default(),
+            rounds_done: Histogram::new(ROUND),
+            rounds_failed: Histogram::new(ROUND),
         }
     }
 
@@ -80,6 +86,13 @@ impl Metrics {
     /// Returns the path of the reconciler's module, empty without one.
     pub fn module(&self) -> &str {
         self.module.get().map_or("", String::as_str)
+    }
+
+    /// Counts a round that reconciled objects.
+    pub(crate) fn round(&self, duration: Duration, failed: bool) {
+        self.rounds.add(1);
+        let durations = if failed { &self.rounds_failed } else { &self.rounds_done };
+        durations.observe(duration);
     }
 
     #[cfg(feature = "hive")]

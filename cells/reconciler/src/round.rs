@@ -41,6 +41,8 @@ pub(crate) struct Core<T: TableSpec> {
 pub(crate) struct Round {
     /// Whether objects were reconciled.
     pub(crate) worked: bool,
+    /// Whether an operation failed.
+    pub(crate) failed: bool,
     /// Whether the table or the number of failing objects has changed.
     pub(crate) changed: bool,
     /// Closes when there are more changes.
@@ -105,6 +107,7 @@ impl<T: TableSpec + Clone> Core<T> {
     /// and due retries. Changes and retries are at most `round_size` objects.
     pub(crate) async fn round(&mut self, woken: Vec<KeyBuf>) -> Round {
         let snapshot = self.table.snapshot();
+        let errors = self.metrics.errors.value();
         self.floor = self.changes.seen() + 1;
         let (batch, more) = self.changes.read(&snapshot, self.round_size);
         let mut changed = !batch.is_empty();
@@ -151,7 +154,8 @@ impl<T: TableSpec + Clone> Core<T> {
         }
         changed |= self.retries.len() != failing;
         self.metrics.errors_current.set(self.retries.len());
-        Round { worked: done + retried > 0, changed, more }
+        let failed = self.metrics.errors.value() > errors;
+        Round { worked: done + retried > 0, failed, changed, more }
     }
 
     /// Returns an empty list of work.

@@ -122,15 +122,16 @@ impl<T: TableSpec + Clone> Rounds<T> {
             if complete.is_none() {
                 (complete, initialized) = self.core.complete();
             }
+            let begin = Instant::now();
             let round = self.core.round(std::mem::take(&mut woken)).await;
+            let now = Instant::now();
             if round.worked {
                 limit.used();
-                self.core.metrics.rounds.add(1);
+                self.core.metrics.round(now - begin, round.failed);
             }
             let progress = self.core.progress();
             self.progress.send_if_modified(|last| std::mem::replace(last, progress) != progress);
 
-            let now = Instant::now();
             if next_prune.is_some_and(|at| at <= now) {
                 prune_wanted = true;
                 next_prune = prune_every.map(|interval| now + interval);

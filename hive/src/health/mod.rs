@@ -94,6 +94,14 @@ impl Status {
     pub fn module(&self) -> String {
         self.id[..self.module_segments.min(self.id.len())].join(".")
     }
+
+    /// Returns the name of the job that reports itself or by one of its parts, without the kind: `gc` for
+    /// `agent.ipam.timer-job-gc`. `None` for a reporter that is no job's.
+    pub fn job(&self) -> Option<&str> {
+        let scopes = &self.id[self.module_segments.min(self.id.len())..];
+        let prefixes = ["job-", "timer-job-", "observer-job-"];
+        scopes.iter().find_map(|scope| prefixes.iter().find_map(|prefix| scope.strip_prefix(prefix)))
+    }
 }
 
 /// The maximum number of reporters. At the limit, stopped ones are evicted; if there are none, new reporters are
@@ -418,6 +426,19 @@ mod tests {
         let status = tree.at("agent.ipam.job-gc").unwrap();
         assert!(status.stopped.is_some());
         assert_eq!((status.message.as_str(), status.last_word.as_str()), ("Failed", "Finished"));
+    }
+
+    #[test]
+    fn reports_of_jobs_and_their_parts_name_the_job() {
+        let (tree, health) = health();
+        for (path, job) in
+            [("timer-job-gc", Some("gc")), ("job-server", Some("server")), ("jobs", None), ("pool", None)]
+        {
+            health.child(path).ok("up");
+            assert_eq!(tree.at(&format!("agent.ipam.{path}")).unwrap().job(), job);
+        }
+        health.child("observer-job-nodes").child("a").ok("up");
+        assert_eq!(tree.at("agent.ipam.observer-job-nodes.a").unwrap().job(), Some("nodes"));
     }
 
     #[test]

@@ -137,6 +137,7 @@ fn dashboards_of_cilium_find_series_of_the_agent() {
     cluster.join(&mut node);
     node.config.remove("enable-health-checking");
     node.config.insert("prometheus-serve-addr".to_owned(), AGENT_METRICS.to_owned());
+    node.config.insert("metrics".to_owned(), "+cilium_bpf_syscall_duration_seconds".to_owned());
     // For the redirect of DNS.
     node.config.insert("install-iptables-rules".to_owned(), "true".to_owned());
     cluster.spawn(&mut node);

@@ -8,7 +8,8 @@
 //!   packets;
 //! - [`Link`] (tcx, XDP, cgroup) and [`tc::Tc`] (cls_bpf filters): attachment of programs to interfaces and cgroups;
 //! - [`Clock`]: the clock that programs read, as they read it;
-//! - [`probe()`]: the kernel features the datapath needs.
+//! - [`probe()`]: the kernel features the datapath needs;
+//! - [`Usage`]: kernel memory of maps and programs; [`observe_calls`]: durations of the system calls.
 //!
 //! All calls block while the kernel works: microseconds, except where the docs mention a grace period.
 //!
@@ -29,6 +30,7 @@
 //! namespace only, have no batches, and parse the kernel's type information (15 ms) at every load.
 
 mod bpffs;
+mod calls;
 mod clock;
 mod error;
 mod link;
@@ -42,8 +44,10 @@ mod raw_map;
 mod spec;
 mod sys;
 pub mod tc;
+mod usage;
 
 pub use bpffs::{BpfFs, Origin, is_bpffs, names_in, unpin};
+pub use calls::observe_calls;
 pub use clock::{Clock, monotonic};
 pub use datapath_abi::Pod;
 pub use error::{Error, LayoutMismatch, Result};
@@ -56,3 +60,4 @@ pub use probe::{Features, probe};
 pub use prog::{Program, ProgramInfo, TestRun};
 pub use raw_map::{MapInfo, RawMap, UpdateMode, WriteObserver, possible_cpus};
 pub use spec::{Layout, MapFlags, MapSpec, MapType, Verdict};
+pub use usage::Usage;

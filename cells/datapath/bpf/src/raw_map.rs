@@ -157,14 +157,7 @@ impl RawMap {
 
     /// Returns the kernel memory of the map in bytes, from `/proc/self/fdinfo`.
     pub fn memory(&self) -> Result<u64> {
-        let path = format!("/proc/self/fdinfo/{}", self.fd.as_raw_fd());
-        let text =
-            std::fs::read_to_string(&path).map_err(|source| Error::file("read", Path::new(&path), source))?;
-        Ok(text
-            .lines()
-            .find_map(|line| line.strip_prefix("memlock:"))
-            .and_then(|n| n.trim().parse().ok())
-            .unwrap_or(0))
+        crate::usage::memory(self.fd.as_fd())
     }
 
     /// Returns another handle on the same map.

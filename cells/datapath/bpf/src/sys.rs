@@ -7,6 +7,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use crate::calls::observed;
+
 /// Commands of `enum bpf_cmd`.
 #[derive(Clone, Copy, Debug)]
 #[repr(i32)]
@@ -32,6 +34,34 @@ pub(crate) enum Command {
     LinkCreate = 28,
     LinkUpdate = 29,
     LinkDetach = 34,
+}
+
+impl Command {
+    /// Returns the name under which Cilium counts the command; commands that it does not count have the kernel's name.
+    pub(crate) fn operation(self) -> &'static str {
+        match self {
+            Command::MapCreate => "create",
+            Command::MapLookup => "lookup",
+            Command::MapUpdate => "update",
+            Command::MapDelete => "delete",
+            Command::MapNextKey => "getNextKey",
+            Command::ProgLoad => "progLoad",
+            Command::ObjPin => "objPin",
+            Command::ObjGet => "objGet",
+            Command::ProgTestRun => "progTestRun",
+            Command::ProgFdById | Command::MapFdById => "getFDByID",
+            Command::ObjInfo => "getInfoByFD",
+            Command::BtfLoad => "btfLoad",
+            Command::MapLookupAndDelete => "lookupAndDelete",
+            Command::MapFreeze => "freeze",
+            Command::MapLookupBatch => "lookupBatch",
+            Command::MapUpdateBatch => "updateBatch",
+            Command::MapDeleteBatch => "deleteBatch",
+            Command::LinkCreate => "linkCreate",
+            Command::LinkUpdate => "linkUpdate",
+            Command::LinkDetach => "linkDetach",
+        }
+    }
 }
 
 /// Plain data without padding: the attribute structs below.
@@ -104,6 +134,16 @@ attrs! {
 /// # Safety
 /// Every pointer in `attr` must be valid for what the command reads and writes there.
 pub(crate) unsafe fn bpf<A: Attr>(command: Command, attr: &mut A) -> io::Result<c_long> {
+    // JUSTIFICATION: see the loop around the system call.
+    // SAFETY: the caller guarantees the pointers.
+    observed(command, || unsafe { repeated(command, attr) })
+}
+
+/// Runs a command, again if a signal has interrupted it.
+///
+/// # Safety
+/// As [`bpf`].
+unsafe fn repeated<A: Attr>(command: Command, attr: &mut A) -> io::Result<c_long> {
     loop {
         // JUSTIFICATION: bpf(2) has no wrapper in libc.
         // SAFETY: `attr` is a live struct of the given size; the caller guarantees that its pointers are valid for the

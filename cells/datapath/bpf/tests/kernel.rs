@@ -3,8 +3,11 @@
 use bpf::tc::Tc;
 use bpf::{
     BpfFs, Clock, Direction, Error, Layout, Link, Map, MapFlags, MapSpec, MapType, ObjectMap, Origin,
-    PerCpuMap, Program, RawMap, UpdateMode, unpin,
+    PerCpuMap, Program, RawMap, UpdateMode, Usage, unpin,
 };
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use test_kit::{Sandbox, require_root};
 
@@ -39,6 +42,51 @@ fn typed_maps_hold_what_is_written() {
     assert!(!map.delete(&7).unwrap());
     assert_eq!(map.raw().info().unwrap().name, "test_hash");
     assert!(map.raw().memory().unwrap() > 0);
+}
+
+#[test]
+fn memory_is_that_of_what_is_open_and_pinned_each_once() {
+    require_root!();
+    let (_sandbox, fs) = sandbox();
+    let (open, _) = fs.open_or_create(&HASH).unwrap();
+    let closed = MapSpec::new("test_closed", MapType::Array, 4, 8, 5000, MapFlags::NONE);
+    let closed_memory = fs.open_or_create(&closed).unwrap().0.memory().unwrap();
+    let _program = returns(0);
+    let mut pinned = Usage::default();
+    pinned.add_pinned_maps(&fs.globals()).unwrap();
+    assert_eq!((pinned.maps, pinned.map_bytes), (2, open.memory().unwrap() + closed_memory));
+    assert_eq!(pinned.programs, 0);
+    // Other tests of this process have maps and programs open, too.
+    let mut usage = Usage::default();
+    usage.add_descriptors().unwrap();
+    assert!(usage.maps >= 1 && usage.map_bytes >= open.memory().unwrap(), "{usage:?}");
+    assert!(usage.programs >= 1 && usage.program_bytes >= 4096, "{usage:?}");
+    let before = (usage.maps, usage.map_bytes);
+    for _ in 0..2 {
+        usage.add_pinned_maps(&fs.globals()).unwrap();
+        assert_eq!((usage.maps - before.0, usage.map_bytes - before.1), (1, closed_memory));
+    }
+    usage.add_pinned_maps(&fs.globals().join("none")).unwrap();
+}
+
+#[test]
+fn calls_are_observed_while_they_are_wanted() {
+    require_root!();
+    let (wanted, calls) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(BTreeMap::new())));
+    let counted = calls.clone();
+    let count = move |operation, success, _: Duration| {
+        *counted.lock().unwrap().entry((operation, success)).or_insert(0) += 1;
+    };
+    assert!(bpf::observe_calls(wanted.clone(), count));
+    assert!(!bpf::observe_calls(wanted.clone(), |_, _, _| ()), "a process has one observer");
+    let map: Map<u32, u64> = Map::create(&HASH).unwrap();
+    assert!(calls.lock().unwrap().is_empty());
+    wanted.store(true, Ordering::Relaxed);
+    map.update(&7, &70).unwrap();
+    assert_eq!(map.lookup(&8).unwrap(), None);
+    wanted.store(false, Ordering::Relaxed);
+    let calls = calls.lock().unwrap();
+    assert!(calls[&("update", true)] >= 1 && calls[&("lookup", false)] >= 1, "{calls:?}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::counters::Counters;
 use crate::fit::Fit;
 use crate::gauges::Gauges;
 use crate::maps::{LOAD_THREADS, Maps};
+use crate::memory::{Memory, register_durations};
 use crate::runtime;
 use crate::specs::{POLICY_PREFIX, Specs};
 use crate::table::MapRow;
@@ -72,6 +73,8 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
     if let Some(metrics) = p.metrics {
         metrics.register_collector(Counters(maps.clone()));
         metrics.register_collector(Gauges(maps.clone()));
+        metrics.register_collector(Memory(maps.clone()));
+        register_durations(&metrics);
     }
     let opened = maps.clone();
     p.lifecycle

@@ -42,6 +42,7 @@ mod footprint;
 mod gauges;
 mod lb_text;
 mod maps;
+mod memory;
 mod pins;
 mod rest;
 mod runtime;

@@ -148,6 +148,11 @@ impl Maps {
         self.forwarding.send_replace(true);
     }
 
+    /// Whether packets are forwarded.
+    pub(crate) fn is_forwarding(&self) -> bool {
+        *self.forwarding.borrow()
+    }
+
     /// Resolves when packets are forwarded.
     pub async fn forwarding(&self) {
         // An error means that the maps were dropped: no caller waits then.

@@ -12,6 +12,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 
+use crate::controllers::ControllerRuns;
 use crate::registry::Metrics;
 
 /// The version of Cilium whose interfaces this agent provides.
@@ -57,10 +58,17 @@ pub(crate) struct Framework {
     last_run: [Family<JobLabels, Seconds>; 3],
     /// Of timers and observers.
     run: [Runs; 2],
+    /// An agent's.
+    controllers: Option<Arc<ControllerRuns>>,
 }
 
 impl Framework {
-    pub(crate) fn new(metrics: &Metrics, health: Arc<HealthTree>) -> Self {
+    /// Registers the metrics; runs of jobs are counted as those of `controllers`, too.
+    pub(crate) fn new(
+        metrics: &Metrics,
+        health: Arc<HealthTree>,
+        controllers: Option<Arc<ControllerRuns>>,
+    ) -> Self {
         let version = Family::<VersionLabels, Gauge>::default();
         let labels = VersionLabels { version: VERSION, revision: "", arch: platform() };
         version.get_or_create(&labels).set(0);
@@ -87,6 +95,7 @@ impl Framework {
             failures: metrics.added("hive_jobs_runs_failed", failures, Family::default()),
             last_run,
             run,
+            controllers,
         }
     }
 
@@ -100,6 +109,7 @@ impl Framework {
             }
             Event::JobRan { kind, job, module, duration, failed, .. } => {
                 let (labels, seconds) = (labels(job, module), duration.as_secs_f64());
+                self.controllers.iter().for_each(|runs| runs.count(*duration, *failed));
                 self.runs.get_or_create(&labels).inc();
                 if *failed {
                     self.failures.get_or_create(&labels).inc();
@@ -192,7 +202,7 @@ mod tests {
         }
         let metrics = Metrics::default();
         let tree = hive::Hive::builder(Vec::new()).build().unwrap().health().clone();
-        let framework = Framework::new(&metrics, tree);
+        let framework = Framework::new(&metrics, tree, None);
         let mut hive = TestHive::new([module("api", "Jobs of each kind", [invoke(start)])])
             .with(|builder| builder.on_event(move |event| framework.count(event)));
         hive.start().await;

@@ -13,6 +13,7 @@ use statedb::Db;
 use crate::agent::Framework;
 use crate::commands::commands;
 use crate::config::MetricsConfig;
+use crate::controllers;
 use crate::process::Process;
 use crate::profile::MetricsProfile;
 use crate::reconcilers;
@@ -111,12 +112,16 @@ struct ServeParams {
     metrics: Arc<Metrics>,
     health: Arc<HealthTree>,
     events: Arc<Events>,
+    db: Option<Arc<Db>>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
 }
 
 fn serve_metrics(p: ServeParams) {
-    let framework = Framework::new(&p.metrics, p.health);
+    // Of agents only, as in Cilium.
+    let is_agent = p.profile.is_none();
+    let controllers = is_agent.then(|| controllers::register(&p.metrics, p.health.clone(), p.db));
+    let framework = Framework::new(&p.metrics, p.health, controllers);
     p.events.observe(move |event| framework.count(event));
     let (option, address, tls) = match &p.profile {
         Some(profile) => (profile.option, profile.address.clone(), profile.tls.clone()),

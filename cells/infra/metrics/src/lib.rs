@@ -32,6 +32,7 @@ mod agent;
 mod cell;
 mod commands;
 mod config;
+mod controllers;
 mod feature;
 mod number;
 mod plot;

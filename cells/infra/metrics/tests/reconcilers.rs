@@ -103,7 +103,15 @@ async fn they_are_exported_by_module_and_name_when_switched_on() {
 }
 
 #[tokio::test]
-async fn they_are_off_by_default() {
+async fn they_are_off_by_default_and_rounds_are_runs_of_controllers() {
     let text = text("").await;
     assert!(!text.contains("cilium_reconciler"), "{text}");
+    let value = |series: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        line.and_then(|value| value.parse::<u32>().ok()).unwrap_or_default()
+    };
+    // The round with the odd ids, of which the reconciler's job is degraded.
+    assert!(value("cilium_controllers_runs_total{status=\"failure\"}") >= 1, "{text}");
+    assert_eq!(value("cilium_controllers_failing"), 1, "{text}");
+    assert!(value("cilium_controllers_runs_duration_seconds_count{status=\"failure\"}") >= 1, "{text}");
 }

@@ -28,13 +28,9 @@ pub(crate) fn controllers(
     controllers.collect()
 }
 
-/// Converts a reporter into a controller; `None` if it is no job. The path of a job has, after the module's part, a
-/// segment `job-X`, `timer-job-X` or `observer-job-X`.
+/// Converts a reporter into a controller; `None` if it is no job.
 fn controller(report: &Status) -> Option<ControllerStatus> {
-    let scopes = &report.id[report.module_segments.min(report.id.len())..];
-    let job = scopes.iter().find_map(|scope| {
-        ["job-", "timer-job-", "observer-job-"].iter().find_map(|kind| scope.strip_prefix(kind))
-    })?;
+    let job = report.job()?;
     let module = report.module();
     let module = module.rsplit('.').next().unwrap_or("");
     let failing = report.level == Level::Degraded;
