@@ -4,9 +4,10 @@ use bpf::{Layout, Map, MapFlags, MapSpec, MapType, PerCpuMap, RawMap, UpdateMode
 use datapath_abi::signal::{AuthEntry, AuthKey};
 use datapath_abi::{
     CtEntry, CtTuple4, CtTuple6, EndpointInfo, EndpointKey, IpMasqKey4, IpMasqKey6, IpcacheKey, LbBackend4,
-    LbReverseNat4, LbService, LbServiceKey4, LbSourceRange4, MetricsKey, MetricsValue, NatEntry4, NatEntry6,
-    PolicyEntry, PolicyKey, PolicyStatsKey, PolicyStatsValue, RemoteEndpointInfo, direction, drop, ipv4_word,
-    ipv6_words, lb_flag, lb_flag2, lxc_flag, mac_word, tuple_flag,
+    LbReverseNat4, LbReverseSk4, LbReverseSkKey4, LbService, LbServiceKey4, LbSourceRange4, MetricsKey,
+    MetricsValue, NatEntry4, NatEntry6, PolicyEntry, PolicyKey, PolicyStatsKey, PolicyStatsValue,
+    RemoteEndpointInfo, direction, drop, ipv4_word, ipv6_words, lb_flag, lb_flag2, lxc_flag, mac_word,
+    runtime_config, tuple_flag,
 };
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd};
@@ -438,4 +439,47 @@ fn lookup_tables_of_maglev() {
         "Error: service 4 has no Maglev lookup table; `bpf lb maglev list` shows those that there are\n[exit code 1]\n"
     );
     assert!(run(&sandbox, "bpf lb maglev get x").contains("invalid value 'x'"));
+}
+
+#[test]
+fn translated_sockets_values_for_programs_and_mounts() {
+    test_kit::require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    assert_eq!(run(&sandbox, "bpf socknat list"), "SOCKET COOKIE   BACKEND -> FRONTEND\n");
+    let spec = MapSpec::new("cilium_lb4_reverse_sk", MapType::LruHash, 16, 8, 16, MapFlags::NONE);
+    let sockets: Map<LbReverseSkKey4, LbReverseSk4> = Map::new(make(&sandbox, &spec)).unwrap();
+    let word = |address: &str| ipv4_word(address.parse().unwrap());
+    let key = LbReverseSkKey4 { cookie: 77, address: word("10.0.0.9"), port: 8080_u16.to_be(), pad: 0 };
+    let value =
+        LbReverseSk4 { address: word("10.96.0.1"), port: 80_u16.to_be(), rev_nat_index: 3_u16.to_be() };
+    sockets.update(&key, &value).unwrap();
+    let listed = run(&sandbox, "bpf socknat list");
+    assert!(listed.ends_with("\n77              10.0.0.9:8080 -> 10.96.0.1:80 (revnat=3)\n"), "{listed}");
+    let json = run(&sandbox, "bpf socknat list -o jsonpath={[0].frontend}/{[0].rev-nat-id}");
+    assert_eq!(json.trim_end(), "10.96.0.1:80/3");
+
+    assert!(run(&sandbox, "bpf config list").contains("cilium_runtime_config"), "a map that is missing");
+    let spec = MapSpec::new("cilium_runtime_config", MapType::Array, 4, 8, 256, MapFlags(128));
+    let values: Map<u32, u64> = Map::new(make(&sandbox, &spec)).unwrap();
+    values.update(&runtime_config::AGENT_LIVENESS, &12_345).unwrap();
+    assert_eq!(
+        run(&sandbox, "bpf config list"),
+        "KEY             VALUE\nAgentLiveness   12345\nUTimeOffset     0\n"
+    );
+
+    let mounts = run(&sandbox, "bpf fs show");
+    assert!(mounts.contains("MountPoint:       /sys/fs/bpf\n"), "{mounts}");
+    assert!(mounts.contains("FilesystemType:   bpf\n"), "{mounts}");
+    for (line, feature) in [
+        ("bpf egress list", "egress gateway"),
+        ("bpf bandwidth list -o json", "bandwidth manager"),
+        ("bpf multicast group list", "multicast"),
+        ("bpf srv6 policy list", "SRv6"),
+        ("bpf vtep list", "VTEP"),
+        ("bpf sha list", "templates"),
+    ] {
+        let refused = run(&sandbox, line);
+        assert!(refused.starts_with(&format!("Error: {feature}: this agent ")), "{line}: {refused}");
+        assert!(refused.ends_with("[exit code 1]\n"), "{line}: {refused}");
+    }
 }

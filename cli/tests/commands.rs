@@ -615,6 +615,34 @@ fn features_and_what_scripts_ask_of_them() {
 }
 
 #[test]
+fn envoys_answers_and_features_that_are_absent() {
+    let information = json!({"version": "abc/1.35.3/Clean/RELEASE/BoringSSL", "state": "LIVE"});
+    let envoy = FakeAgent::new(vec![("/server_info", 200, information)]);
+    let admin = |verb: &str| {
+        run(Path::new("/none"), &format!("envoy admin {verb} --socket {}", envoy.socket().display()))
+    };
+    assert_eq!(admin("version"), "abc/1.35.3/Clean/RELEASE/BoringSSL\n");
+    assert!(admin("server-info").contains("\"state\":\"LIVE\""), "{}", admin("server-info"));
+    assert!(admin("clusters").ends_with("[exit code 1]\n"), "404");
+    let silent = run(Path::new("/none"), "envoy admin certs --socket /none/admin.sock");
+    assert!(silent.contains("dial unix:///none/admin.sock"), "{silent}");
+
+    for (line, feature) in [
+        ("kvstore get cilium/state --recursive -o json", "kvstore"),
+        ("troubleshoot kvstore", "kvstore"),
+        ("troubleshoot clustermesh --include-local", "cluster mesh"),
+        ("encrypt dump-xfrm", "IPsec"),
+        ("encrypt flush --force", "IPsec"),
+    ] {
+        let refused = run(Path::new("/none"), line);
+        assert!(refused.starts_with(&format!("Error: {feature}: this agent ")), "{line}: {refused}");
+        assert!(refused.ends_with("[exit code 1]\n"), "{line}: {refused}");
+    }
+    let load = run(Path::new("/none"), "loadinfo");
+    assert!(load.starts_with("Load 1-min: ") && load.contains("\nMemory: Total: "), "{load}");
+}
+
+#[test]
 fn senders_that_are_dropped() {
     let spec = json!({"deny": ["192.0.2.0/24", "2001:db8::1/128"], "revision": 3});
     let agent =

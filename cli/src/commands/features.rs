@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use crate::client::Agent;
+use crate::commands::absent::{Anything, Feature, refuse};
 use crate::commands::list::{List, Listing};
 use crate::output::{Output, table};
 
@@ -16,6 +17,12 @@ use crate::output::{Output, table};
 pub(crate) enum EncryptCommand {
     /// Display the current encryption state
     Status(Listing),
+    /// Remove all states and policies of xfrm
+    #[command(hide = true)]
+    Flush(Anything),
+    /// Dump states and policies of xfrm
+    #[command(name = "dump-xfrm", hide = true)]
+    DumpXfrm(Anything),
 }
 
 #[derive(Debug, Subcommand)]
@@ -42,7 +49,7 @@ pub(crate) fn encrypt(
     command: &EncryptCommand,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let EncryptCommand::Status(options) = command;
+    let EncryptCommand::Status(options) = command else { return refuse(Feature::Ipsec) };
     let status: StatusResponse = agent.get("/healthz").context("cannot get daemon encryption status")?;
     let off = || EncryptionStatus { mode: "Disabled".to_owned(), ..Default::default() };
     let status = status.encryption.unwrap_or_else(off);

@@ -6,6 +6,7 @@
 //!
 //! Sibling folders that it uses: `client`, `output`.
 
+mod absent;
 mod agent_verb;
 mod bpf;
 mod completion;
@@ -14,6 +15,7 @@ mod connectivity;
 mod db;
 mod debuginfo;
 mod endpoint;
+mod envoy;
 mod explain;
 mod features;
 mod fqdn;
@@ -115,6 +117,17 @@ enum Command {
     /// State of encryption between nodes
     #[command(subcommand)]
     Encrypt(features::EncryptCommand),
+    /// The node's Envoy
+    #[command(subcommand)]
+    Envoy(envoy::EnvoyCommand),
+    /// Direct access to the kvstore, which this agent does not use
+    #[command(hide = true)]
+    Kvstore(absent::Anything),
+    /// Connectivity to kvstores and remote clusters, which this agent does not have
+    #[command(subcommand, hide = true)]
+    Troubleshoot(absent::TroubleshootCommand),
+    /// Show how busy the machine is
+    Loadinfo,
     /// DNS names of policies and endpoints
     #[command(subcommand)]
     Fqdn(fqdn::FqdnCommand),
@@ -206,6 +219,10 @@ pub(crate) fn run(name: &str, arguments: &Arguments, out: &mut dyn Write) -> any
         Command::NodeId(List::List(options)) => node::ids(agent, options, out),
         Command::Metrics(command) => return metrics::run(command, out),
         Command::Encrypt(command) => features::encrypt(agent, command, out),
+        Command::Envoy(command) => envoy::run(command, out),
+        Command::Kvstore(_) => absent::refuse(absent::Feature::Kvstore),
+        Command::Troubleshoot(command) => absent::troubleshoot(command),
+        Command::Loadinfo => absent::load_information(out),
         Command::Fqdn(command) => fqdn::run(agent, command, out),
         Command::Bgp(command) => features::bgp(agent, command, out),
         Command::Prefilter(command) => features::prefilter(agent, command, out),

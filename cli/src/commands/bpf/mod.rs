@@ -8,6 +8,7 @@ mod ct;
 mod endpoint;
 mod format;
 mod frag;
+mod fs;
 mod ipcache;
 mod ipmasq;
 mod lb;
@@ -17,14 +18,16 @@ mod nat;
 mod nodeid;
 pub(super) mod pinned;
 mod policy;
+mod runtime_config;
+mod socknat;
 
 pub(super) use self::connections::connections;
 
 use crate::client::Agent;
+use crate::commands::absent::{Anything, Feature, refuse};
 use crate::commands::list::{List, Listing};
 use anyhow::bail;
 use clap::Subcommand;
-use std::fs;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt as _;
 use std::process::ExitCode;
@@ -64,6 +67,33 @@ pub(crate) enum BpfCommand {
     /// Load-balancing configuration
     #[command(subcommand)]
     Lb(lb::LbCommand),
+    /// Values that the agent writes for programs
+    #[command(subcommand)]
+    Config(List<Listing>),
+    /// Sockets whose destination was translated
+    #[command(subcommand)]
+    Socknat(List<Listing>),
+    /// Mounts of the bpf file system
+    #[command(subcommand)]
+    Fs(fs::FsCommand),
+    /// Bandwidths of endpoints, which this agent does not limit
+    #[command(hide = true)]
+    Bandwidth(Anything),
+    /// Egress gateways, which this agent does not have
+    #[command(hide = true)]
+    Egress(Anything),
+    /// Multicast groups, which this agent does not have
+    #[command(hide = true)]
+    Multicast(Anything),
+    /// SRv6, which this agent does not have
+    #[command(hide = true)]
+    Srv6(Anything),
+    /// VTEPs, which this agent does not have
+    #[command(hide = true)]
+    Vtep(Anything),
+    /// Templates of programs, which this agent does not have
+    #[command(hide = true)]
+    Sha(Anything),
 }
 
 /// Runs a command on maps; only root may read them.
@@ -81,12 +111,21 @@ pub(crate) fn run(agent: &mut Agent, command: &BpfCommand, out: &mut dyn Write) 
         BpfCommand::Nat(command) => nat::run(agent, command, out),
         BpfCommand::Lb(command) => lb::run(command, out),
         BpfCommand::Ct(command) => ct::run(agent, command, out),
+        BpfCommand::Config(List::List(options)) => runtime_config::list(&options.output, out),
+        BpfCommand::Socknat(List::List(options)) => socknat::list(&options.output, out),
+        BpfCommand::Fs(command) => fs::run(command, out),
+        BpfCommand::Bandwidth(_) => refuse(Feature::Bandwidth),
+        BpfCommand::Egress(_) => refuse(Feature::Egress),
+        BpfCommand::Multicast(_) => refuse(Feature::Multicast),
+        BpfCommand::Srv6(_) => refuse(Feature::Srv6),
+        BpfCommand::Vtep(_) => refuse(Feature::Vtep),
+        BpfCommand::Sha(_) => refuse(Feature::Templates),
     };
     done.map(|()| ExitCode::SUCCESS)
 }
 
 fn require_root() -> anyhow::Result<()> {
-    match fs::metadata("/proc/self") {
+    match std::fs::metadata("/proc/self") {
         Ok(process) if process.uid() != 0 => bail!("please run this command with root privileges"),
         _ => Ok(()),
     }
