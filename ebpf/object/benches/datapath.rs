@@ -20,9 +20,11 @@ mod service;
 mod uplink;
 
 use anyhow::{Result, ensure};
+use aya::maps::PerfEventArray;
+use aya::maps::perf::PerfEvent;
 use aya::programs::{TestRun, TestRunOptions};
 use aya::{EbpfLoader, VerifierLogLevel};
-use datapath_abi::{NodeConfig, Pod as _};
+use datapath_abi::{NodeConfig, Pod as _, trace};
 use datapath_object::{FROM_CONTAINER, FROM_HOST, FROM_NETDEV, NODE_CONFIG, PROGRAMS};
 use kit::{
     A, B, Datapath, HOST_V4, HOST_V6, IFINDEX, Incoming, OUTSIDE_V4, OUTSIDE_V6, PASS, REDIRECT,
@@ -34,6 +36,8 @@ use std::time::Instant;
 /// Packets in one run: each of them takes one hop of the 255.
 const PACKETS: u32 = 250;
 const RUNS: usize = 2000;
+/// Pages of a ring of events, for those of one run.
+const RING_PAGES: usize = 64;
 
 fn main() -> Result<()> {
     if !test_kit::is_root() {
@@ -41,6 +45,7 @@ fn main() -> Result<()> {
     }
     packets(&default_config(), "")?;
     packets(&NodeConfig { trace_notify: 0, ..default_config() }, ", no traces")?;
+    events()?;
     instructions()?;
     loading()?;
     row("datapath: object", datapath_object::datapath().len() as f64 / 1024.0, "KB", 320.0);
@@ -77,8 +82,54 @@ fn packets(config: &NodeConfig, variant: &str) -> Result<()> {
     Ok(())
 }
 
+/// Measures the cost of traces to a packet beside none: with open rings, into which the events of a run fit, and without.
+fn events() -> Result<()> {
+    let packet = eth(A.node_mac, A.mac, 0x0800, &ipv4(A.ipv4, B.ipv4, 255));
+    let alone =
+        |config: &NodeConfig| measure(&Datapath::with_pods(config)?, FROM_CONTAINER, &packet, REDIRECT);
+    let nanoseconds = |config: &NodeConfig| -> Result<f64> {
+        let mut datapath = Datapath::with_pods(config)?;
+        let mut map = PerfEventArray::try_from(datapath.take_map("cilium_events")?)?;
+        let cpus = aya::util::online_cpus().map_err(|(path, error)| anyhow::anyhow!("{path}: {error}"))?;
+        let rings = cpus.into_iter().map(|cpu| map.open(cpu, Some(RING_PAGES)));
+        let mut rings: Vec<_> = rings.collect::<Result<_, _>>()?;
+        let mut lost = 0;
+        let drain = || {
+            for ring in &mut rings {
+                ring.for_each(|event| lost += if let PerfEvent::Lost { count } = event { count } else { 0 });
+            }
+        };
+        let best = measure_with(&datapath, FROM_CONTAINER, &packet, REDIRECT, drain)?;
+        ensure!(lost == 0, "{lost} events did not fit into the rings");
+        Ok(best)
+    };
+    let off = nanoseconds(&NodeConfig { trace_notify: 0, ..default_config() })?;
+    for (name, monitor_aggregation, goal) in
+        [("medium", trace::aggregation::MEDIUM, 1.1), ("none", trace::aggregation::NONE, 1.4)]
+    {
+        let config = NodeConfig { monitor_aggregation, ..default_config() };
+        for (reader, on) in [("", nanoseconds(&config)?), (", without a reader", alone(&config)?)] {
+            let (ratio, met) = (on / off, if on <= goal * off { "yes" } else { "no" });
+            let name = format!("datapath: traces at aggregation {name}, pod to pod{reader}");
+            println!("{name}\t{ratio:.2}\tx of none\t{goal}\t{met}\t-");
+        }
+    }
+    Ok(())
+}
+
 /// The best of many runs; others share the machine.
 fn measure(datapath: &Datapath, program: &str, packet: &[u8], verdict: u32) -> Result<f64> {
+    measure_with(datapath, program, packet, verdict, || ())
+}
+
+/// Measures as [`measure`], with a function that is called after each run.
+fn measure_with(
+    datapath: &Datapath,
+    program: &str,
+    packet: &[u8],
+    verdict: u32,
+    mut after: impl FnMut(),
+) -> Result<f64> {
     let ingress_ifindex = if program == FROM_HOST { 0 } else { IFINDEX };
     let mark = if program == FROM_HOST { Incoming::of_host().mark } else { 0 };
     let context = kit::context(Incoming { mark, ingress_ifindex, ..Incoming::default() });
@@ -92,6 +143,7 @@ fn measure(datapath: &Datapath, program: &str, packet: &[u8], verdict: u32) -> R
         let result = program.test_run(options)?;
         ensure!(result.return_value == verdict, "verdict {} and not {verdict}", result.return_value);
         best = best.min(result.duration.as_nanos() as f64);
+        after();
     }
     Ok(best)
 }
