@@ -38,6 +38,20 @@ pub(crate) enum Kind {
     Conditional(Box<[Expr; 3]>),
     List(Vec<Expr>),
     Map(Vec<(Expr, Expr)>),
+    /// A new message, by its name as of a variable.
+    Message {
+        name: String,
+        is_absolute: bool,
+        fields: Vec<NewField>,
+    },
+}
+
+/// A field of a new message.
+#[derive(Clone, Debug)]
+pub(crate) struct NewField {
+    pub(crate) place: Place,
+    pub(crate) name: String,
+    pub(crate) value: Expr,
 }
 
 impl Expr {
@@ -49,9 +63,21 @@ impl Expr {
                 list.iter().collect()
             }
             Kind::Conditional(list) => list.iter().collect(),
+            Kind::Message { fields, .. } => fields.iter().map(|field| &field.value).collect(),
             Kind::Map(entries) => entries.iter().flat_map(|(key, value)| [key, value]).collect(),
         };
         let depth = 1 + children.iter().map(|child| child.depth).max().unwrap_or_default();
         Self { place, depth, kind }
+    }
+
+    /// Returns the name with dots that the expression is, and whether it begins with a dot; `None` if it is another one.
+    pub(crate) fn dotted(&self) -> Option<(String, bool)> {
+        match &self.kind {
+            Kind::Name { name, is_absolute } => Some((name.clone(), *is_absolute)),
+            Kind::Select { operand, field } => {
+                operand.dotted().map(|(name, is_absolute)| (format!("{name}.{field}"), is_absolute))
+            }
+            _ => None,
+        }
     }
 }

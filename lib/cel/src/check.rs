@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use jiff::tz::TimeZone;
 use regex::Regex;
 
-use crate::ast::{Expr, Kind};
+use crate::ast::{Expr, Kind, NewField};
 use crate::error::{CompileError, Place};
-use crate::function::{Function, function, operator, result};
-use crate::schema::{Field, Schema};
+use crate::function::{Function, Part, function, operator, result};
+use crate::schema::{Field, Scalar, Schema};
 use crate::types::Type;
 use crate::value::Value;
+use crate::zone;
 
 /// The limit of a compiled pattern in bytes.
 const PATTERN_SIZE: usize = 64 << 10;
@@ -32,6 +34,10 @@ pub(crate) enum Node {
     Matches(Box<Node>, Regex),
     List(Vec<Node>),
     Map(Vec<(Node, Node)>),
+    /// A new message of a form, with its fields in the order of their numbers.
+    Message(Scalar, Vec<(Field, Node)>),
+    /// A part of a time in a zone.
+    Zoned(Part, Box<Node>, TimeZone),
     Macro(Macro, Box<Node>, Vec<Node>),
 }
 
@@ -108,6 +114,9 @@ impl Checker<'_> {
                 Ok((Node::List(nodes), Type::list(element)))
             }
             Kind::Map(entries) => self.map(entries),
+            Kind::Message { name, is_absolute, fields } => {
+                self.message(name, *is_absolute, fields, expr.place)
+            }
         }
     }
 
@@ -238,6 +247,11 @@ impl Checker<'_> {
             }
             ("has", false, _) => return Err(self.error(place, "has takes a field: has(a.b)")),
             ("matches", true, [text, pattern]) => return self.matches(text, pattern),
+            (_, true, [time, Expr { kind: Kind::Literal(Value::String(zone)), place, .. }]) => {
+                if let Some(Function::Part(part)) = function(name, is_method) {
+                    return self.zoned(part, name, time, (zone, *place));
+                }
+            }
             _ => {}
         }
         if let Some(of) = macro_of(name, arguments.len()).filter(|_| is_method) {
@@ -266,6 +280,16 @@ impl Checker<'_> {
             of => return Err(self.error(place, format!("{of} has no fields"))),
         };
         Ok((node, Type::Bool))
+    }
+
+    /// A zone is read once, so that an evaluation opens no file.
+    fn zoned(&mut self, part: Part, name: &str, time: &Expr, (zone, place): (&str, Place)) -> Checked {
+        let (node, of) = self.check(time)?;
+        if !of.fits(&Type::Timestamp) {
+            return Err(self.error(time.place, format!("{name} with a zone does not take {of}")));
+        }
+        let zone = zone::find(zone).map_err(|error| self.error(place, error.to_string()))?;
+        Ok((Node::Zoned(part, Box::new(node), zone), Type::Int))
     }
 
     /// A pattern is compiled once, so that its cost is no part of an evaluation.
@@ -322,6 +346,31 @@ impl Checker<'_> {
             }
         }
         Ok((nodes, last))
+    }
+
+    fn message(&mut self, name: &str, is_absolute: bool, fields: &[NewField], place: Place) -> Checked {
+        let in_package = (!is_absolute).then(|| format!("{}.{name}", self.package));
+        let found =
+            in_package.iter().map(String::as_str).chain([name]).find_map(|name| self.schema.find(name));
+        let at = found.ok_or_else(|| self.error(place, format!("there is no message {name}")))?;
+        let form = self.schema.form(at);
+        let of = self.schema.scalar_type(form);
+        let of = of.ok_or_else(|| self.error(place, format!("{name} cannot be made in expressions")))?;
+        let mut nodes: Vec<(Field, Node)> = Vec::new();
+        for NewField { place, name, value } in fields {
+            let (field, field_type) = self.field(at, name, *place)?;
+            let (node, value_type) = self.check(value)?;
+            if !value_type.fits(&field_type) {
+                let problem = format!("the field {name} is {field_type}, not {value_type}");
+                return Err(self.error(value.place, problem));
+            }
+            if nodes.iter().any(|(known, _)| known.number == field.number) {
+                return Err(self.error(*place, format!("the field {name} is there twice")));
+            }
+            nodes.push((field, node));
+        }
+        nodes.sort_by_key(|(field, _)| field.number);
+        Ok((Node::Message(form, nodes), of))
     }
 
     fn map(&mut self, entries: &[(Expr, Expr)]) -> Checked {

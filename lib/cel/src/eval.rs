@@ -2,20 +2,23 @@
 
 use std::borrow::Cow;
 
-use jiff::tz::Offset;
+use jiff::tz::TimeZone;
 
 use crate::check::{Constant, Macro, Node};
 use crate::error::EvalError;
 use crate::function::{Function, Part};
+use crate::message::NANOS;
+use crate::schema::Schema;
 use crate::value::{Value, entry, to_int, to_uint};
+use crate::zone::offset;
+use crate::{encode, message};
 
 /// Bytes of texts and lists that cost as much as an expression.
 const BYTES_PER_STEP: usize = 16;
-/// The limits of times, as of messages.
-const NANOS: i128 = 1_000_000_000;
 
 /// An evaluation.
 pub(crate) struct Evaluation<'a> {
+    pub(crate) schema: &'a Schema,
     pub(crate) variables: Vec<Value<'a>>,
     /// Work that is left.
     pub(crate) steps: usize,
@@ -29,15 +32,9 @@ impl<'a> Evaluation<'a> {
         Ok(())
     }
 
-    /// Charges for a text, bytes or a list that is gone through.
+    /// Charges for a value that is gone through.
     fn charge(&mut self, value: &Value<'_>) -> std::result::Result<(), EvalError> {
-        self.spend(match value {
-            Value::String(text) => text.len() / BYTES_PER_STEP,
-            Value::Bytes(bytes) => bytes.len() / BYTES_PER_STEP,
-            Value::List(list) => list.len(),
-            Value::Map(map) => map.len(),
-            _ => 0,
-        })
+        self.spend(weight(value))
     }
 
     /// Evaluates an expression.
@@ -59,7 +56,10 @@ impl<'a> Evaluation<'a> {
                 Value::Message(message) => {
                     self.spend(message.len() / BYTES_PER_STEP)?;
                     let value = message.get(field)?;
-                    self.charge(&value)?;
+                    // A message within is only cut out.
+                    if !matches!(value, Value::Message(_)) {
+                        self.charge(&value)?;
+                    }
                     Ok(value)
                 }
                 _ => Err(EvalError::NoOverload),
@@ -123,6 +123,20 @@ impl<'a> Evaluation<'a> {
                 }
                 Ok(Value::Map(entries.into()))
             }
+            Node::Message(form, fields) => {
+                let mut bytes = Vec::new();
+                for (field, node) in fields {
+                    let value = self.value(node)?;
+                    self.charge(&value)?;
+                    encode::field(self.schema, field, &value, &mut bytes)?;
+                }
+                self.spend(bytes.len() / BYTES_PER_STEP)?;
+                message::made(self.schema, *form, &bytes)
+            }
+            Node::Zoned(part, time, zone) => match self.value(time)? {
+                time @ Value::Timestamp(_) => part_of(*part, &time, zone),
+                _ => Err(EvalError::NoOverload),
+            },
             Node::Macro(of, range, parts) => self.comprehension(*of, range, parts),
         }
     }
@@ -196,6 +210,20 @@ impl<'a> Evaluation<'a> {
     }
 }
 
+/// Returns the cost of going through a value.
+fn weight(value: &Value<'_>) -> usize {
+    match value {
+        Value::String(text) => text.len() / BYTES_PER_STEP,
+        Value::Bytes(bytes) => bytes.len() / BYTES_PER_STEP,
+        Value::Message(message) => message.len() / BYTES_PER_STEP,
+        Value::List(list) => list.len() + list.iter().map(weight).sum::<usize>(),
+        Value::Map(map) => {
+            map.len() + map.iter().map(|(key, value)| weight(key) + weight(value)).sum::<usize>()
+        }
+        _ => 0,
+    }
+}
+
 /// Calls a function.
 fn call<'a>(function: Function, values: &[Value<'a>]) -> Result<'a> {
     use std::cmp::Ordering::{Equal, Greater, Less};
@@ -262,9 +290,9 @@ fn call<'a>(function: Function, values: &[Value<'a>]) -> Result<'a> {
         (Function::EndsWith, [Value::String(text), Value::String(part)]) => {
             Ok(Value::Bool(text.ends_with(&**part)))
         }
-        (Function::Part(part), [value]) => part_of(part, value, Offset::UTC),
+        (Function::Part(part), [value]) => part_of(part, value, &TimeZone::UTC),
         (Function::Part(part), [value @ Value::Timestamp(_), Value::String(zone)]) => {
-            part_of(part, value, offset(zone).ok_or(EvalError::Conversion)?)
+            part_of(part, value, &offset(zone).ok_or(EvalError::Conversion)?)
         }
         (Function::ToDyn, [value]) => Ok(value.clone()),
         (Function::TypeOf, [value]) => Ok(Value::Type(type_name(value).into())),
@@ -319,12 +347,12 @@ fn arithmetic<'a>(function: Function, a: &Value<'a>, b: &Value<'a>) -> Result<'a
     }
 }
 
-/// Returns a part of a time at an offset from UTC, or of a duration, which is cut towards zero.
-fn part_of<'a>(part: Part, value: &Value<'a>, offset: Offset) -> Result<'a> {
+/// Returns a part of a time in a zone, or of a duration, which is cut towards zero.
+fn part_of<'a>(part: Part, value: &Value<'a>, zone: &TimeZone) -> Result<'a> {
     let number = match value {
         Value::Timestamp(time) => {
             let time = jiff::Timestamp::from_nanosecond(*time).map_err(|_| EvalError::Overflow)?;
-            let date = offset.to_datetime(time);
+            let date = zone.to_datetime(time);
             match part {
                 Part::FullYear => i64::from(date.year()),
                 Part::Month => i64::from(date.month()) - 1,
@@ -349,24 +377,6 @@ fn part_of<'a>(part: Part, value: &Value<'a>, offset: Offset) -> Result<'a> {
         _ => return Err(EvalError::NoOverload),
     };
     Ok(Value::Int(number))
-}
-
-/// Parses an offset from UTC: `UTC`, `+02:00`, `-08:00`, `02:00`.
-fn offset(zone: &str) -> Option<Offset> {
-    if zone == "UTC" {
-        return Some(Offset::UTC);
-    }
-    let (sign, rest) = match zone.strip_prefix('-') {
-        Some(rest) => (-1, rest),
-        None => (1, zone.strip_prefix('+').unwrap_or(zone)),
-    };
-    let (hours, minutes) = rest.split_once(':')?;
-    let two_digits = |text: &str| -> Option<i32> {
-        let is_number = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
-        if is_number { text.parse().ok() } else { None }
-    };
-    let (hours, minutes) = (two_digits(hours)?, two_digits(minutes).filter(|minutes| *minutes < 60)?);
-    Offset::from_seconds(sign * (hours * 3600 + minutes * 60)).ok()
 }
 
 fn convert<'a>(function: Function, value: &Value<'a>) -> Result<'a> {

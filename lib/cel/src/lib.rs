@@ -3,16 +3,16 @@
 //! **Owns** nothing. **Needs** the descriptors of the messages. **Provides** [`Schema`], [`Program`].
 //!
 //! All of the language's operators, literals and macros (`has`, `all`, `exists`, `exists_one`, `map`, `filter`), its functions
-//! on texts, sizes, types and conversions, fields of messages by their names in the schema, and enums by those of their
-//! values. Types are checked before the first evaluation, and errors have a place.
+//! on texts, sizes, types and conversions, fields of messages by their names in the schema, new messages (`Endpoint{ID: 7u}`), and
+//! enums by the names of their values. Types are checked before the first evaluation, and errors have a place.
 //!
 //! **Bounds.** An expression has at most 8 kB and 64 levels, a pattern of `matches` 64 kB of program; an evaluation ends with
 //! [`EvalError::TooExpensive`] after its limit of steps: one for each part of the expression and each element, and one for
 //! 16 bytes of texts. A message stays encoded: each access reads the fields of one message in their order.
 //!
-//! **Differences from the language's definition**: there are no constructed messages, and zones of times are offsets from UTC
-//! (`getHours('+02:00')`), without names; the pattern of `matches` is a literal; integers are equal to unsigned ones of the same value; messages
-//! are equal if their encodings are.
+//! **Differences from the language's definition**: named zones of times (`getHours('Europe/Berlin')`) are literals, those of the machine, and
+//! read once; a zone that is computed is an offset from UTC (`'+02:00'`). The pattern of `matches` is a literal. Integers are equal to unsigned
+//! ones of the same value.
 //!
 //! ```
 //! let schema = cel::Schema::from_descriptors(hubble_api::DESCRIPTORS).unwrap();
@@ -27,6 +27,7 @@
 
 mod ast;
 mod check;
+mod encode;
 mod error;
 mod eval;
 mod function;
@@ -36,6 +37,7 @@ mod parser;
 mod schema;
 mod types;
 mod value;
+mod zone;
 
 pub use error::{CompileError, EvalError};
 pub use schema::Schema;
@@ -82,6 +84,6 @@ impl Program {
     /// There is no result within the limit of steps.
     pub fn matches(&self, schema: &Schema, message: &[u8], steps: usize) -> Result<bool, EvalError> {
         let message = Value::Message(Message::new(schema, self.message, message));
-        Evaluation { variables: vec![message], steps }.boolean(&self.node)
+        Evaluation { schema, variables: vec![message], steps }.boolean(&self.node)
     }
 }

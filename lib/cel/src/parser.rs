@@ -1,6 +1,6 @@
 //! Tokens to a tree, by recursive descent.
 
-use crate::ast::{Expr, Kind};
+use crate::ast::{Expr, Kind, NewField};
 use crate::error::{CompileError, Place};
 use crate::lexer::{Token, tokens};
 use crate::value::Value;
@@ -213,7 +213,13 @@ impl Parser<'_> {
                     operand =
                         self.made(place, Kind::Operator { symbol: "[]", operands: vec![operand, index] })?;
                 }
-                Some(_) => return Err(self.error(place, "messages cannot be made in expressions")),
+                Some(_) => {
+                    let name = operand.dotted();
+                    let (name, is_absolute) =
+                        name.ok_or_else(|| self.error(place, "a message is made by its name: Flow{...}"))?;
+                    let fields = self.fields()?;
+                    operand = self.made(operand.place, Kind::Message { name, is_absolute, fields })?;
+                }
                 None => return Ok(operand),
             }
         }
@@ -284,6 +290,25 @@ impl Parser<'_> {
             Kind::Name { name, is_absolute }
         };
         self.made(place, kind)
+    }
+
+    /// Parses the fields of a new message up to the bracket; a comma may be last.
+    fn fields(&mut self) -> Result<Vec<NewField>, CompileError> {
+        let mut fields = Vec::new();
+        while self.take(&["}"]).is_none() {
+            let place = self.place();
+            let name = match self.next() {
+                Token::Word(word) if !KEYWORDS.contains(&word.as_str()) => word,
+                _ => return Err(self.error(place, "the name of a field is missing")),
+            };
+            self.expect(":")?;
+            fields.push(NewField { place, name, value: self.expression()? });
+            if self.take(&[","]).is_none() {
+                self.expect("}")?;
+                break;
+            }
+        }
+        Ok(fields)
     }
 
     fn entries(&mut self) -> Result<Vec<(Expr, Expr)>, CompileError> {

@@ -33,6 +33,8 @@ pub(crate) struct Field {
     pub(crate) number: u32,
     pub(crate) scalar: Scalar,
     pub(crate) shape: Shape,
+    /// Whether a default value differs from none: the field is optional, or one of several.
+    pub(crate) has_presence: bool,
 }
 
 /// The number of values of a field.
@@ -48,10 +50,16 @@ pub(crate) enum Shape {
 pub(crate) enum Scalar {
     Bool,
     /// Two's complement, also enums.
-    Int,
+    Int {
+        bits: u8,
+    },
     /// With the sign in the lowest bit.
-    Sint,
-    Uint,
+    Sint {
+        bits: u8,
+    },
+    Uint {
+        bits: u8,
+    },
     Fixed32,
     Fixed64,
     Sfixed32,
@@ -114,6 +122,11 @@ impl Schema {
         self.by_name.get(name).copied().filter(|at| !self.messages[*at].is_entry)
     }
 
+    /// Returns the form of a message by its place.
+    pub(crate) fn form(&self, at: usize) -> Scalar {
+        message_form(&self.messages[at].name, Some(at))
+    }
+
     /// Returns the value of an enum by its full name.
     pub(crate) fn constant(&self, name: &str) -> Option<i32> {
         self.enums.get(name).copied()
@@ -140,11 +153,12 @@ impl Schema {
         }
     }
 
-    fn scalar_type(&self, scalar: Scalar) -> Option<Type> {
+    /// Returns the type of a form; `None` if expressions cannot read it.
+    pub(crate) fn scalar_type(&self, scalar: Scalar) -> Option<Type> {
         Some(match scalar {
             Scalar::Bool => Type::Bool,
-            Scalar::Int | Scalar::Sint | Scalar::Sfixed32 | Scalar::Sfixed64 => Type::Int,
-            Scalar::Uint | Scalar::Fixed32 | Scalar::Fixed64 => Type::Uint,
+            Scalar::Int { .. } | Scalar::Sint { .. } | Scalar::Sfixed32 | Scalar::Sfixed64 => Type::Int,
+            Scalar::Uint { .. } | Scalar::Fixed32 | Scalar::Fixed64 => Type::Uint,
             Scalar::Float | Scalar::Double => Type::Double,
             Scalar::String => Type::String,
             Scalar::Bytes => Type::Bytes,
@@ -180,7 +194,8 @@ fn add_message<'a>(
     message.nested_type.iter().for_each(|nested| add_message(&name, nested, messages, enums));
 }
 
-fn field(of: &FieldDescriptorProto, by_name: &HashMap<String, usize>, entries: &[bool]) -> Field {
+/// Returns the form of a message, by its full name and its place.
+fn message_form(name: &str, at: Option<usize>) -> Scalar {
     const WRAPPERS: [&str; 9] = [
         "BoolValue",
         "BytesValue",
@@ -192,13 +207,25 @@ fn field(of: &FieldDescriptorProto, by_name: &HashMap<String, usize>, entries: &
         "UInt32Value",
         "UInt64Value",
     ];
+    match (name.strip_prefix("google.protobuf."), at) {
+        (Some("Timestamp"), _) => Scalar::Timestamp,
+        (Some("Duration"), _) => Scalar::Duration,
+        (Some(wrapper), Some(at)) if WRAPPERS.contains(&wrapper) => Scalar::Wrapper(at),
+        (None, Some(at)) => Scalar::Message(at),
+        _ => Scalar::Unknown,
+    }
+}
+
+fn field(of: &FieldDescriptorProto, by_name: &HashMap<String, usize>, entries: &[bool]) -> Field {
     let name = of.type_name().trim_start_matches('.');
-    let known = name.strip_prefix("google.protobuf.");
     let scalar = match of.r#type() {
         Kind::Bool => Scalar::Bool,
-        Kind::Int32 | Kind::Int64 | Kind::Enum => Scalar::Int,
-        Kind::Sint32 | Kind::Sint64 => Scalar::Sint,
-        Kind::Uint32 | Kind::Uint64 => Scalar::Uint,
+        Kind::Int32 | Kind::Enum => Scalar::Int { bits: 32 },
+        Kind::Int64 => Scalar::Int { bits: 64 },
+        Kind::Sint32 => Scalar::Sint { bits: 32 },
+        Kind::Sint64 => Scalar::Sint { bits: 64 },
+        Kind::Uint32 => Scalar::Uint { bits: 32 },
+        Kind::Uint64 => Scalar::Uint { bits: 64 },
         Kind::Fixed32 => Scalar::Fixed32,
         Kind::Fixed64 => Scalar::Fixed64,
         Kind::Sfixed32 => Scalar::Sfixed32,
@@ -207,13 +234,7 @@ fn field(of: &FieldDescriptorProto, by_name: &HashMap<String, usize>, entries: &
         Kind::Double => Scalar::Double,
         Kind::String => Scalar::String,
         Kind::Bytes => Scalar::Bytes,
-        Kind::Message => match (known, by_name.get(name)) {
-            (Some("Timestamp"), _) => Scalar::Timestamp,
-            (Some("Duration"), _) => Scalar::Duration,
-            (Some(wrapper), Some(at)) if WRAPPERS.contains(&wrapper) => Scalar::Wrapper(*at),
-            (None, Some(at)) => Scalar::Message(*at),
-            _ => Scalar::Unknown,
-        },
+        Kind::Message => message_form(name, by_name.get(name).copied()),
         Kind::Group => Scalar::Unknown,
     };
     let is_map = matches!(scalar, Scalar::Message(at) if entries[at]);
@@ -222,5 +243,11 @@ fn field(of: &FieldDescriptorProto, by_name: &HashMap<String, usize>, entries: &
         Label::Repeated => Shape::List,
         Label::Optional | Label::Required => Shape::One,
     };
-    Field { name: of.name().to_owned(), number: of.number().unsigned_abs(), scalar, shape }
+    Field {
+        name: of.name().to_owned(),
+        number: of.number().unsigned_abs(),
+        scalar,
+        shape,
+        has_presence: of.oneof_index.is_some(),
+    }
 }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::message::Message;
+use crate::schema::Schema;
 
 /// A value; texts and messages may be those of the input.
 #[derive(Clone, Debug)]
@@ -43,6 +44,30 @@ const INT_LIMIT: f64 = 9_223_372_036_854_775_808.0;
 const UINT_LIMIT: f64 = 18_446_744_073_709_551_616.0;
 
 impl Value<'_> {
+    /// Returns the value with texts, bytes and messages of its own.
+    pub(crate) fn into_made(self, schema: &Schema) -> Value<'_> {
+        match self {
+            Self::Null => Value::Null,
+            Self::Bool(value) => Value::Bool(value),
+            Self::Int(value) => Value::Int(value),
+            Self::Uint(value) => Value::Uint(value),
+            Self::Double(value) => Value::Double(value),
+            Self::Timestamp(value) => Value::Timestamp(value),
+            Self::Duration(value) => Value::Duration(value),
+            Self::Type(name) => Value::Type(name),
+            Self::String(text) => Value::String(Cow::Owned(text.into_owned())),
+            Self::Bytes(bytes) => Value::Bytes(Cow::Owned(bytes.into_owned())),
+            Self::Message(message) => Value::Message(message.into_made(schema)),
+            Self::List(list) => {
+                Value::List(list.iter().map(|value| value.clone().into_made(schema)).collect())
+            }
+            Self::Map(entries) => {
+                let made = |value: &Value<'_>| value.clone().into_made(schema);
+                Value::Map(entries.iter().map(|(key, value)| (made(key), made(value))).collect())
+            }
+        }
+    }
+
     /// Compares as `==` does: numbers of different types by value, other values of different types are not equal.
     pub(crate) fn is_equal(&self, other: &Self) -> bool {
         match (self, other) {
