@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use identity::{Range, Scope};
-use ipcache::{Change, Claim, Entry, Mapping, Pod, Source};
+use ipcache::{Change, Claim, Entry, Location, Mapping, Pod, Source};
 use k8s_tables::Key;
 use k8s_types::cilium::{CiliumEndpoint, CoreCiliumEndpoint, EndpointNetworking};
 
@@ -89,13 +89,8 @@ pub(crate) fn claims(
     let identity = identity.ok_or(Fault::Identity(number, range))?;
     let encrypt_key = u8::try_from(endpoint.key).map_err(|_| Fault::Key(endpoint.key))?;
     let pod = Pod { namespace: name.namespace.clone(), name: name.name.clone() };
-    let mapping = Mapping {
-        host_ip: Some(node),
-        tunnel: Some(node),
-        encrypt_key,
-        pod: Some(Box::new(pod)),
-        ..Mapping::identity(identity)
-    };
+    let mapping = Mapping { encrypt_key, ..Mapping::identity(identity) };
+    let mapping = mapping.at(Location { host_ip: Some(node), tunnel: Some(node), pod: Some(pod) });
     let pairs = networking.addressing.iter().flat_map(|pair| [&pair.ipv4, &pair.ipv6]);
     let addresses = pairs.filter(|text| !text.is_empty());
     let claim = |text: &k8s_tables::SmolStr| {
@@ -234,9 +229,9 @@ mod tests {
         let (address, mapping) = claims.first_key_value().unwrap();
         assert_eq!(address.to_string(), "10.0.0.5");
         let node = Some("10.99.0.2".parse().unwrap());
-        assert_eq!((mapping.identity, mapping.host_ip, mapping.tunnel), (7000, node, node));
+        assert_eq!((mapping.identity, mapping.host_ip(), mapping.tunnel()), (7000, node, node));
         assert_eq!(mapping.encrypt_key, 7);
-        let pod = mapping.pod.as_ref().unwrap();
+        let pod = mapping.pod().unwrap();
         assert_eq!((&*pod.namespace, &*pod.name), ("shop", "web"));
         assert!(claims_of(&object("own", 7000.into(), "10.0.0.5", "10.99.0.1")).unwrap().is_empty());
         let unmanaged = json!({"metadata": {"name": "x", "namespace": "shop"}, "status": {

@@ -5,36 +5,42 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 use reconciler::Status;
-use serde::Serialize;
+use serde::ser::{Serialize, SerializeStruct, Serializer};
 use smol_str::SmolStr;
 use statedb::{Query, TableDisplay, TableSpec};
 
 use crate::source::Source;
 
 /// The mapping of an address.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "PascalCase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
     /// Security identity.
     pub identity: u32,
-    /// The node the address is on, for the REST API.
-    pub host_ip: Option<IpAddr>,
-    /// The tunnel endpoint of the address; none on this node and for the world.
-    pub tunnel: Option<IpAddr>,
-    /// Whether traffic bypasses the tunnel.
-    pub skip_tunnel: bool,
     /// Index of the encryption key, or zero.
     pub encrypt_key: u8,
-    /// The pod, if it is one.
-    pub pod: Option<Box<Pod>>,
+    /// Whether traffic bypasses the tunnel.
+    pub skip_tunnel: bool,
     /// Whether the identity gives way to that of any other claim on the prefix, whatever its source: the range of a node's
     /// pods is the world until its pods are known, but a policy that names the same range has an identity for it. All other
     /// fields stay.
     pub is_fallback: bool,
+    /// Set by [`at`](Self::at), `None` if all of its fields are: the thousands of prefixes of rules have none.
+    pub location: Option<Arc<Location>>,
+}
+
+/// The node and the pod of an address.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Location {
+    /// The node the address is on, for the REST API.
+    pub host_ip: Option<IpAddr>,
+    /// The tunnel endpoint of the address; none on this node and for the world.
+    pub tunnel: Option<IpAddr>,
+    /// The pod, if it is one.
+    pub pod: Option<Pod>,
 }
 
 /// A pod's name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Pod {
     /// Namespace.
@@ -46,20 +52,48 @@ pub struct Pod {
 impl Mapping {
     /// Returns a mapping to an identity alone.
     pub fn identity(identity: u32) -> Mapping {
-        Mapping {
-            identity,
-            host_ip: None,
-            tunnel: None,
-            skip_tunnel: false,
-            encrypt_key: 0,
-            pod: None,
-            is_fallback: false,
-        }
+        Mapping { identity, encrypt_key: 0, skip_tunnel: false, is_fallback: false, location: None }
+    }
+
+    /// Returns the mapping with a location.
+    pub fn at(self, location: Location) -> Mapping {
+        let location = (location != Location::default()).then(|| location.into());
+        Mapping { location, ..self }
+    }
+
+    /// Returns the node the address is on.
+    pub fn host_ip(&self) -> Option<IpAddr> {
+        self.location.as_ref()?.host_ip
+    }
+
+    /// Returns the tunnel endpoint of the address.
+    pub fn tunnel(&self) -> Option<IpAddr> {
+        self.location.as_ref()?.tunnel
+    }
+
+    /// Returns the pod.
+    pub fn pod(&self) -> Option<&Pod> {
+        self.location.as_ref()?.pod.as_ref()
+    }
+}
+
+/// Serializes with the fields of its location.
+impl Serialize for Mapping {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut fields = to.serialize_struct("Mapping", 7)?;
+        fields.serialize_field("Identity", &self.identity)?;
+        fields.serialize_field("HostIp", &self.host_ip())?;
+        fields.serialize_field("Tunnel", &self.tunnel())?;
+        fields.serialize_field("SkipTunnel", &self.skip_tunnel)?;
+        fields.serialize_field("EncryptKey", &self.encrypt_key)?;
+        fields.serialize_field("Pod", &self.pod())?;
+        fields.serialize_field("IsFallback", &self.is_fallback)?;
+        fields.end()
     }
 }
 
 /// A source's mapping of a prefix.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Claim {
     /// The source; the claim with the highest source priority wins.
@@ -71,15 +105,49 @@ pub struct Claim {
 }
 
 /// A prefix with all claims on it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, serde::Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Entry {
     /// The prefix, host bits cleared.
     pub prefix: IpNetwork,
-    /// Ordered by priority, then the latest first; never empty. Shared with the reconciler's copy of the entry.
-    pub(crate) claims: Arc<[Claim]>,
+    /// Ordered by priority, then the latest first.
+    pub(crate) claims: Claims,
     /// Whether the kernel has it.
     pub status: Status,
+}
+
+/// The claims on a prefix; never none. The reconciler's copy of the entry shares them, or has a few pointers to their parts.
+#[derive(Debug, Clone)]
+pub(crate) enum Claims {
+    One(Claim),
+    Many(Arc<[Claim]>),
+}
+
+impl std::ops::Deref for Claims {
+    type Target = [Claim];
+
+    fn deref(&self) -> &[Claim] {
+        match self {
+            Claims::One(claim) => std::slice::from_ref(claim),
+            Claims::Many(claims) => claims,
+        }
+    }
+}
+
+impl From<Vec<Claim>> for Claims {
+    fn from(mut claims: Vec<Claim>) -> Claims {
+        match claims.pop() {
+            Some(claim) if claims.is_empty() => Claims::One(claim),
+            last => Claims::Many(claims.into_iter().chain(last).collect()),
+        }
+    }
+}
+
+/// Serializes as a list.
+impl Serialize for Claims {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(self.iter())
+    }
 }
 
 impl Entry {
@@ -89,7 +157,7 @@ impl Entry {
     }
 
     pub(crate) fn new(prefix: IpNetwork, claim: Claim) -> Entry {
-        Entry { prefix: network(prefix), claims: [claim].into(), status: Status::pending() }
+        Entry { prefix: network(prefix), claims: Claims::One(claim), status: Status::pending() }
     }
 
     /// Returns the claim with the highest priority.
@@ -180,9 +248,9 @@ impl TableDisplay for Entry {
             self.identity().to_string(),
             source.name().to_owned(),
             resource.to_string(),
-            mapping.tunnel.map(|tunnel| tunnel.to_string()).unwrap_or_default(),
+            mapping.tunnel().map(|tunnel| tunnel.to_string()).unwrap_or_default(),
             flags.to_owned(),
-            mapping.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name)).unwrap_or_default(),
+            mapping.pod().map(|pod| format!("{}/{}", pod.namespace, pod.name)).unwrap_or_default(),
             self.status.to_string(),
         ]
     }

@@ -7,7 +7,7 @@ use datapath_abi::{
 };
 use ipnetwork::IpNetwork;
 
-use crate::entry::Mapping;
+use crate::entry::{Location, Mapping};
 
 /// Returns the map's key of a prefix.
 pub(crate) fn key(prefix: IpNetwork) -> IpcacheKey {
@@ -22,7 +22,7 @@ pub(crate) fn prefix(key: &IpcacheKey) -> Option<IpNetwork> {
 
 /// Returns the map's value of a mapping.
 pub(crate) fn value(mapping: &Mapping) -> RemoteEndpointInfo {
-    let (tunnel_endpoint, tunnel_flags) = match mapping.tunnel {
+    let (tunnel_endpoint, tunnel_flags) = match mapping.tunnel() {
         None => ([0; 4], 0),
         Some(IpAddr::V4(v4)) => ([ipv4_word(v4), 0, 0, 0], ipcache_flag::HAS_TUNNEL_ENDPOINT),
         Some(IpAddr::V6(v6)) => {
@@ -47,15 +47,12 @@ pub(crate) fn mapping(value: &RemoteEndpointInfo) -> Mapping {
             true => IpAddr::V6(ipv6_from_words(value.tunnel_endpoint)),
             false => IpAddr::V4(ipv4_from_word(value.tunnel_endpoint[0])),
         });
-    Mapping {
-        identity: value.sec_identity,
-        host_ip: None,
-        tunnel,
+    let mapping = Mapping {
         skip_tunnel: has(ipcache_flag::SKIP_TUNNEL),
         encrypt_key: value.key,
-        pod: None,
-        is_fallback: false,
-    }
+        ..Mapping::identity(value.sec_identity)
+    };
+    mapping.at(Location { tunnel, ..Location::default() })
 }
 
 #[cfg(test)]
@@ -99,12 +96,9 @@ mod tests {
     #[test]
     fn encoding_round_trips() {
         for tunnel in [None, Some("10.0.0.1"), Some("fd00::9")] {
-            let mapping_in = Mapping {
-                tunnel: tunnel.map(|t| t.parse().unwrap()),
-                skip_tunnel: true,
-                encrypt_key: 3,
-                ..Mapping::identity(70000)
-            };
+            let mapping_in = Mapping { skip_tunnel: true, encrypt_key: 3, ..Mapping::identity(70000) };
+            let tunnel = tunnel.map(|t| t.parse().unwrap());
+            let mapping_in = mapping_in.at(Location { tunnel, ..Location::default() });
             assert_eq!(mapping(&value(&mapping_in)), mapping_in);
         }
         for text in ["10.0.0.0/8", "fd00::/64", "::/0"] {

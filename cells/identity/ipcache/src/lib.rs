@@ -40,7 +40,7 @@ mod tests;
 mod writer;
 
 pub use cell::cell;
-pub use entry::{Claim, Entry, Mapping, Pod};
+pub use entry::{Claim, Entry, Location, Mapping, Pod};
 pub use reconcile::IpcacheMap;
 pub use seeds::{Host, seeds};
 pub use source::Source;

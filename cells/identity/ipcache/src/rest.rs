@@ -64,9 +64,9 @@ fn model(entry: &Entry) -> IpListEntry {
     IpListEntry {
         cidr: Required(entry.prefix.to_string()),
         identity: Required(entry.identity().into()),
-        host_ip: mapping.host_ip.or(mapping.tunnel).map(|ip| ip.to_string()).unwrap_or_default(),
+        host_ip: mapping.host_ip().or(mapping.tunnel()).map(|ip| ip.to_string()).unwrap_or_default(),
         encrypt_key: mapping.encrypt_key.into(),
-        metadata: mapping.pod.as_ref().map(|pod| IpListEntryMetadata {
+        metadata: mapping.pod().map(|pod| IpListEntryMetadata {
             name: pod.name.to_string(),
             namespace: pod.namespace.to_string(),
             source: source.name().to_owned(),

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use datapath_abi::identity;
 use ipnetwork::IpNetwork;
 
-use crate::entry::Mapping;
+use crate::entry::{Location, Mapping};
 
 /// The input of the seeds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -40,7 +40,8 @@ pub fn seeds(host: &Host) -> BTreeMap<IpNetwork, Mapping> {
     }
     for (router, node) in host.router.into_iter().zip(host.node) {
         if let Some(router) = router.filter(on) {
-            let mapping = Mapping { host_ip: node, ..Mapping::identity(identity::HOST) };
+            let at = Location { host_ip: node, ..Location::default() };
+            let mapping = Mapping::identity(identity::HOST).at(at);
             seeds.insert(IpNetwork::from(router), mapping);
         }
     }
@@ -57,7 +58,7 @@ mod tests {
 
     fn flat(host: &Host) -> Vec<(String, u32, bool)> {
         let seeds = seeds(host);
-        seeds.into_iter().map(|(p, m)| (p.to_string(), m.identity, m.host_ip.is_some())).collect()
+        seeds.into_iter().map(|(p, m)| (p.to_string(), m.identity, m.host_ip().is_some())).collect()
     }
 
     #[test]

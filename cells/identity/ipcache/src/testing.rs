@@ -39,7 +39,7 @@ impl FakeMap {
     /// Returns the tunnel endpoint of exactly this prefix.
     pub fn tunnel(&self, prefix: &str) -> Option<IpAddr> {
         let key = kernel::key(prefix.parse().ok()?);
-        self.rows.lock().get(&key).and_then(|value| kernel::mapping(value).tunnel)
+        self.rows.lock().get(&key).and_then(|value| kernel::mapping(value).tunnel())
     }
 
     /// Returns the prefixes in the map, sorted.

@@ -9,7 +9,7 @@ use statedb::{Db, RwTable};
 
 use crate::testing::{FakeMap, ipcache};
 use crate::writer::retract;
-use crate::{Change, Claim, Entry, IpcacheMap, IpcacheWriter, Mapping, Source, restore};
+use crate::{Change, Claim, Entry, IpcacheMap, IpcacheWriter, Location, Mapping, Source, restore};
 
 struct Bench {
     table: RwTable<Entry>,
@@ -122,7 +122,8 @@ async fn a_resource_can_replace_all_it_has_said() {
 async fn the_identity_of_a_policy_is_kept_where_its_prefix_is_a_pod_range() {
     let range = net("10.0.2.0/24");
     let tunnel = Some([192, 0, 2, 2].into());
-    let pods = Mapping { tunnel, is_fallback: true, ..Mapping::identity(2) };
+    let pods = Mapping { is_fallback: true, ..Mapping::identity(2) };
+    let pods = pods.at(Location { tunnel, ..Location::default() });
     for policy_first in [false, true] {
         let Bench { map, writer, .. } = &bench(FakeMap::default());
         let claims = || {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use datapath_abi::identity;
-use ipcache::{Change, Claim, Mapping, Source};
+use ipcache::{Change, Claim, Location, Mapping, Source};
 use ipnetwork::IpNetwork;
 use local_node::AddressType;
 use maps::FamilyConfig;
@@ -100,7 +100,7 @@ fn mappings(settings: &Settings, node: &Node, own: &OwnIdentities) -> BTreeMap<I
     };
     let tunnel = endpoint.filter(|_| settings.tunnel.is_tunnel());
     let host_ip = endpoint.or_else(|| node.tunnel_endpoint(other));
-    let behind = |identity| Mapping { host_ip, tunnel, ..Mapping::identity(identity) };
+    let behind = |identity| Mapping::identity(identity).at(Location { host_ip, tunnel, pod: None });
     let mut mappings = BTreeMap::new();
     for range in node.pod_cidrs.iter().filter(|range| settings.has(range.ip())) {
         let world = settings.world(range.ip());
@@ -161,7 +161,7 @@ mod tests {
 
     fn flat(settings: &Settings, node: &Node) -> Vec<String> {
         let text = |(prefix, mapping): (IpNetwork, Mapping)| {
-            let tunnel = mapping.tunnel.map(|ip| format!(" via {ip}")).unwrap_or_default();
+            let tunnel = mapping.tunnel().map(|ip| format!(" via {ip}")).unwrap_or_default();
             let fallback = if mapping.is_fallback { " fallback" } else { "" };
             format!("{prefix} {}{tunnel}{fallback}", mapping.identity)
         };
@@ -196,7 +196,7 @@ mod tests {
         let v4 = node("n2", &["192.0.2.2"], &["10.0.2.0/24"]);
         assert_eq!(flat(&settings, &v4), ["10.0.2.0/24 9 fallback", "192.0.2.2/32 6"]);
         let mapping = &mappings(&settings, &v4, &OwnIdentities::default())[&"10.0.2.0/24".parse().unwrap()];
-        assert_eq!(mapping.host_ip, Some([192, 0, 2, 2].into()));
+        assert_eq!(mapping.host_ip(), Some([192, 0, 2, 2].into()));
     }
 
     #[test]

@@ -109,13 +109,13 @@ pub(crate) fn ipcache(old: Option<&Entry>, new: &Entry, deleted: bool) -> Option
     if !deleted && before.as_ref() == Some(&now) {
         return None;
     }
-    let pod = now.pod.as_ref();
+    let pod = now.pod();
     let content = IpcacheContent {
         cidr: new.prefix.to_string(),
         id: now.identity,
         old_id: before.as_ref().map(|old| old.identity).filter(|_| !deleted),
-        host_ip: now.host_ip.filter(|_| !deleted),
-        old_host_ip: if deleted { now.host_ip } else { before.and_then(|old| old.host_ip) },
+        host_ip: now.host_ip().filter(|_| !deleted),
+        old_host_ip: if deleted { now.host_ip() } else { before.and_then(|old| old.host_ip()) },
         encrypt_key: now.encrypt_key,
         namespace: pod.map_or("", |pod| &pod.namespace),
         pod_name: pod.map_or("", |pod| &pod.name),

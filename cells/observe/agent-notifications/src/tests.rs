@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use endpoints::{Endpoint, Record, SecurityLabel};
 use ipcache::testing::FakeMap;
-use ipcache::{Entry, IpcacheWriter, Mapping, Source};
+use ipcache::{Entry, IpcacheWriter, Location, Mapping, Source};
 use labels::Labels;
 use monitor::{Monitor, Subscription};
 use monitor_events::gob::{PREAMBLE, Payload, Reader};
@@ -144,7 +144,8 @@ async fn an_endpoint_is_created_regenerated_and_deleted() {
 async fn entries_of_the_ipcache_have_their_previous_identity() {
     let stage = Stage::new();
     let prefix = "10.244.0.7/32".parse().unwrap();
-    let mapping = Mapping { host_ip: Some("192.0.2.1".parse().unwrap()), ..Mapping::identity(300) };
+    let at = Location { host_ip: Some("192.0.2.1".parse().unwrap()), ..Location::default() };
+    let mapping = Mapping::identity(300).at(at);
     let upserted = |text: &str| vec![(notification::IPCACHE_UPSERTED, text.to_owned())];
     let first = mapping.clone();
     let got =
@@ -157,7 +158,8 @@ async fn entries_of_the_ipcache_have_their_previous_identity() {
         stage.notifications(|stage| stage.ipcache.upsert(prefix, Source::Generated, "cidr", other)).await;
     assert_eq!(got, []);
     let pod = ipcache::Pod { namespace: "shop".into(), name: "web-1".into() };
-    let next = Mapping { identity: 301, host_ip: None, encrypt_key: 3, pod: Some(Box::new(pod)), ..mapping };
+    let next = Mapping { encrypt_key: 3, ..Mapping::identity(301) };
+    let next = next.at(Location { pod: Some(pod), ..Location::default() });
     let got =
         stage.notifications(|stage| stage.ipcache.upsert(prefix, Source::Local, "endpoint/7", next)).await;
     let text = concat!(

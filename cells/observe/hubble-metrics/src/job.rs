@@ -122,7 +122,7 @@ impl Sweep {
             return;
         }
         let snapshot = self.db.snapshot();
-        let pods = self.ipcache.all(&snapshot).filter_map(|entry| entry.winner().mapping.pod.as_ref());
+        let pods = self.ipcache.all(&snapshot).filter_map(|entry| entry.winner().mapping.pod());
         let mut live: HashSet<(&str, &str)> = pods.map(|pod| (&*pod.namespace, &*pod.name)).collect();
         live.extend(self.endpoints.all(&snapshot).map(|row| {
             let record = &row.record;

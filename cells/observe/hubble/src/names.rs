@@ -156,7 +156,7 @@ impl At<'_> {
     fn mapping(&self, address: IpAddr, length: u8) -> Option<Remote> {
         let prefix = IpNetwork::new(address, length).ok()?;
         let mapping = self.tables.ipcache.get(&self.snapshot, Entry::by_prefix(prefix))?.mapping();
-        let pod = mapping.pod.map(|pod| (pod.namespace.to_string(), pod.name.to_string()));
+        let pod = mapping.pod().map(|pod| (pod.namespace.to_string(), pod.name.to_string()));
         Some(Remote { identity: mapping.identity, pod })
     }
 

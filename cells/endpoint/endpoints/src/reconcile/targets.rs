@@ -10,7 +10,7 @@ use datapath_abi::ep_flag;
 use datapath_api::{Datapath, EndpointDatapath};
 use identity::Identities;
 use ipam::Ipam;
-use ipcache::{Change, Claim, IpcacheWriter, Mapping, Pod, Source};
+use ipcache::{Change, Claim, IpcacheWriter, Location, Mapping, Pod, Source};
 use policy::Policies;
 use reconciler::OpResult;
 
@@ -59,13 +59,14 @@ impl Targets {
     pub(crate) fn claims(&self, record: &Record) -> impl Iterator<Item = Change> + use<'_> {
         let pod = (!record.k8s_pod_name.is_empty()).then(|| {
             let (namespace, name) = (record.k8s_namespace.as_str(), record.k8s_pod_name.as_str());
-            Box::new(Pod { namespace: namespace.into(), name: name.into() })
+            Pod { namespace: namespace.into(), name: name.into() }
         });
         let (identity, resource) = (record.identity(), resource(record));
         let addresses: Vec<IpAddr> = record.addresses().collect();
         addresses.into_iter().map(move |address| {
             let host_ip = (self.host_ip)(address);
-            let mapping = Mapping { host_ip, pod: pod.clone(), ..Mapping::identity(identity) };
+            let at = Location { host_ip, tunnel: None, pod: pod.clone() };
+            let mapping = Mapping::identity(identity).at(at);
             let claim = Claim { source: Source::Local, resource: resource.as_str().into(), mapping };
             Change::Upsert(address.into(), claim)
         })

@@ -116,7 +116,7 @@ impl MapState {
         let snapshot = self.ipcache.snapshot();
         let mut pods: BTreeMap<u16, (String, String)> = BTreeMap::new();
         for entry in self.ipcache.all(&snapshot) {
-            let pod = entry.winner().mapping.pod.as_ref();
+            let pod = entry.winner().mapping.pod();
             if let Some((endpoint, pod)) = endpoint_of(entry).zip(pod) {
                 pods.insert(endpoint, (pod.namespace.to_string(), pod.name.to_string()));
             }

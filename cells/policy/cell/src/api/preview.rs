@@ -366,7 +366,7 @@ impl<'a> Parties<'a> {
         let endpoint =
             entry.and_then(|entry| entry.winner().resource.strip_prefix("endpoint/")?.parse().ok());
         let endpoint = endpoint.or(self.host.filter(|_| identity == reserved::HOST));
-        let pod = entry.and_then(|entry| entry.winner().mapping.pod.as_ref());
+        let pod = entry.and_then(|entry| entry.winner().mapping.pod());
         Party {
             identity,
             new_identity,

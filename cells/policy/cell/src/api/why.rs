@@ -228,7 +228,7 @@ impl Why {
             party.addresses = vec![address.to_string()];
         } else if let Some((namespace, pod)) = name.split_once('/') {
             let is = |entry: &&Entry| {
-                let of = entry.winner().mapping.pod.as_ref();
+                let of = entry.winner().mapping.pod();
                 of.is_some_and(|of| &*of.namespace == namespace && &*of.name == pod)
             };
             let first = entries().find(is).ok_or_else(unknown)?;
@@ -295,7 +295,7 @@ impl Party {
     fn take<'a>(&mut self, entries: impl Iterator<Item = &'a Entry>) {
         for entry in entries {
             self.endpoint = self.endpoint.or(endpoint_of(entry));
-            let pod = entry.winner().mapping.pod.as_ref();
+            let pod = entry.winner().mapping.pod();
             self.pod = self.pod.take().or(pod.map(|pod| format!("{}/{}", pod.namespace, pod.name)));
             self.addresses.push(text(entry.prefix));
         }

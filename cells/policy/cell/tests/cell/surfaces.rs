@@ -99,8 +99,8 @@ async fn why_returns_the_rule_the_row_and_the_drop() {
     let agent = world.start().await;
     let (web, client) = (world.pod(7, "web"), world.pod(8, "client"));
     for (subject, name, ip) in [(&web, "web-0", "10.0.0.7/32"), (&client, "client-0", "10.0.0.8/32")] {
-        let pod = Some(ipcache::Pod { namespace: "shop".into(), name: name.into() }.into());
-        let mapping = Mapping { pod, ..Mapping::identity(subject.identity) };
+        let pod = ipcache::Pod { namespace: "shop".into(), name: name.into() };
+        let mapping = of_pod(subject.identity, pod);
         let resource = format!("endpoint/{}", subject.endpoint);
         let ipcache = agent.hive.get::<IpcacheWriter>();
         ipcache.upsert(ip.parse().unwrap(), Source::Local, &resource, mapping);
@@ -183,7 +183,7 @@ async fn a_preview_lists_the_flows_that_policies_would_cut_and_applies_nothing()
     let ipcache = agent.hive.get::<IpcacheWriter>();
     for subject in [&web, &client] {
         let pod = ipcache::Pod { namespace: "shop".into(), name: format!("p{}", subject.endpoint).into() };
-        let mapping = Mapping { pod: Some(Box::new(pod)), ..Mapping::identity(subject.identity) };
+        let mapping = of_pod(subject.identity, pod);
         let (address, resource) =
             (format!("10.0.0.{}/32", subject.endpoint), format!("endpoint/{}", subject.endpoint));
         ipcache.upsert(address.parse().unwrap(), Source::Local, &resource, mapping);
@@ -356,7 +356,7 @@ async fn the_rows_of_an_endpoint_are_listed_with_their_rules_as_in_cilium() {
     let claim = ipcache::Claim {
         source: Source::Local,
         resource: "endpoint/7".into(),
-        mapping: Mapping { pod: Some(Box::new(pod)), ..Mapping::identity(web.identity) },
+        mapping: of_pod(web.identity, pod),
     };
     agent.hive.get::<IpcacheWriter>().apply([ipcache::Change::Upsert("10.0.0.7/32".parse().unwrap(), claim)]);
 
@@ -400,4 +400,9 @@ async fn the_rows_of_an_endpoint_are_listed_with_their_rules_as_in_cilium() {
         assert!(found.contains(error), "{found}");
     }
     agent.end().await;
+}
+
+/// Returns the mapping of a pod's address.
+fn of_pod(identity: u32, pod: ipcache::Pod) -> Mapping {
+    Mapping::identity(identity).at(ipcache::Location { pod: Some(pod), ..ipcache::Location::default() })
 }
