@@ -374,7 +374,7 @@ pub(crate) fn find(w: &Writer<'_, Identity>, labels: &LabelArray) -> Option<Obj<
 type Precedence = (bool, bool, bool, Reverse<Option<Time>>, Reverse<u32>);
 
 fn precedence(row: &Identity) -> Precedence {
-    let created = row.object.and_then(|object| object.created);
+    let created = row.object.as_ref().and_then(|object| object.created);
     let is_fixed = row.scope() == Scope::Reserved;
     (is_fixed, !row.users.is_empty(), row.object.is_some(), Reverse(created), Reverse(row.id))
 }

@@ -26,7 +26,7 @@ pub fn cidr_labels(prefix: IpNetwork, ipv4_enabled: bool, ipv6_enabled: bool) ->
 }
 
 /// Returns the prefix as a label key, which must have no colon and must neither begin nor end with a dash.
-fn key(prefix: IpNetwork) -> String {
+pub(crate) fn key(prefix: IpNetwork) -> String {
     match prefix.network() {
         IpAddr::V4(ip) => format!("{ip}/{}", prefix.prefix()),
         IpAddr::V6(ip) => {

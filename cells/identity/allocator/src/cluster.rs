@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use identity_core::{ClusterIdentity, ClusterObject, Scope, reserved_label};
+use identity_core::{ClusterIdentity, Scope, reserved_label};
 use labels::LabelArray;
 use statedb::{Obj, Writer};
 
@@ -119,7 +119,7 @@ fn request(requests: &Requests, lost: Lost) {
 
 fn upsert(w: &mut Writer<'_, Identity>, identity: ClusterIdentity) -> Option<(LabelArray, Vec<Arc<str>>)> {
     let ClusterIdentity { id, labels, object } = identity;
-    let object = Some(object);
+    let object = Some(Box::new(object));
     match w.get(Identity::by_id(id)).cloned() {
         Some(row) if row.labels == labels => {
             if row.object != object {
@@ -159,7 +159,6 @@ impl Identity {
 
     /// Whether the operator is about to collect the identity, which is in use here.
     pub(crate) fn is_marked(&self) -> bool {
-        let marked = |object: &ClusterObject| object.heartbeat;
-        self.object.as_ref().is_some_and(marked) && !self.users.is_empty()
+        self.object.as_ref().is_some_and(|object| object.heartbeat) && !self.users.is_empty()
     }
 }

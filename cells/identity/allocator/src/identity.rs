@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use identity_core::{ClusterObject, Scope, label_key};
+use identity_core::{ClusterObject, Scope};
 use labels::{LabelArray, NamedPorts};
 use serde::{Serialize, Serializer};
 use statedb::{Index, Query, TableDisplay, TableSpec};
 
+use crate::label_key::LabelKey;
 use crate::prefixes::PREFIX_USER;
 use crate::users::Users;
 
@@ -24,16 +25,17 @@ pub struct Identity {
     /// The time since which it is unused; `None` for one that is used or fixed.
     #[serde(rename = "Unused", serialize_with = "is_some")]
     pub unused_since: Option<Instant>,
-    /// Its CiliumIdentity, if the cluster has one.
+    /// Its CiliumIdentity, if the cluster has one. Boxed: those of prefixes have none.
     #[serde(rename = "InCluster", serialize_with = "is_some")]
-    pub object: Option<ClusterObject>,
+    pub object: Option<Box<ClusterObject>>,
 }
 
 fn is_some<T, S: Serializer>(value: &Option<T>, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_bool(value.is_some())
 }
 
-const BY_LABELS: Index<Identity, str> = Index::new("labels", |row, keys| keys.add(&label_key(&row.labels)));
+const BY_LABELS: Index<Identity, LabelKey> =
+    Index::new("labels", |row, keys| keys.add(&LabelKey(row.labels.clone())));
 
 const BY_USER: Index<Identity, str> = Index::new("user", |row, keys| {
     row.users.names().filter(|user| ***user != *PREFIX_USER).for_each(|user| keys.add(user));
@@ -47,7 +49,7 @@ impl Identity {
 
     /// Queries the identities of exactly these labels; more than one only if restored from a damaged previous run.
     pub fn by_labels(labels: &LabelArray) -> Query<Identity> {
-        BY_LABELS.query(&label_key(labels))
+        BY_LABELS.query(&LabelKey(labels.clone()))
     }
 
     /// Queries the identities that a user references. Those of prefixes are not in the index: thousands have one user.

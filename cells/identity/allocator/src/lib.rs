@@ -67,6 +67,7 @@ mod error;
 mod follow;
 mod forecast;
 mod identity;
+mod label_key;
 mod metrics;
 mod nodes;
 mod prefixes;

@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::identity::Identity;
 use crate::nodes::{NodeIdentities, PolicyRevision};
 use crate::store::{Form, Store};
+use crate::users::Users;
 
 /// The user of all identities of prefixes.
 pub(crate) const PREFIX_USER: &str = "policy";
@@ -76,7 +77,7 @@ impl Prefixes {
         let mut identities = BTreeMap::new();
         let mut new = Vec::new();
         let mut full = false;
-        let user: Arc<str> = PREFIX_USER.into();
+        let users = Users::one(PREFIX_USER);
         self.table.transact(|w| {
             for &prefix in prefixes {
                 if prefix.prefix() == 0 {
@@ -87,7 +88,7 @@ impl Prefixes {
                 let id = match find(w, &labels) {
                     Some(row) => {
                         if !row.users.contains(PREFIX_USER) {
-                            w.insert(row.with_user(user.clone()));
+                            w.insert(row.with_user(PREFIX_USER));
                         }
                         row.id
                     }
@@ -96,7 +97,7 @@ impl Prefixes {
                             full = true;
                             break;
                         };
-                        w.insert(Identity::new(id, labels).with_user(user.clone()));
+                        w.insert(Identity { users: users.clone(), ..Identity::new(id, labels) });
                         new.push(id);
                         id
                     }

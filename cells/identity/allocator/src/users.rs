@@ -4,14 +4,18 @@ use std::sync::Arc;
 
 use labels::NamedPorts;
 use serde::{Serialize, Serializer};
-use smallvec::SmallVec;
 
 /// The users of an identity (`endpoint/12`, `policy`) with their named ports, in the order of their names. Most
-/// identities have one, which needs no allocation.
+/// identities have one. Cheap to clone: the identities of thousands of prefixes share a list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Users(SmallVec<[(Arc<str>, NamedPorts); 1]>);
+pub struct Users(Arc<[(Arc<str>, NamedPorts)]>);
 
 impl Users {
+    /// Returns one user without named ports.
+    pub(crate) fn one(user: impl Into<Arc<str>>) -> Users {
+        Users([(user.into(), NamedPorts::default())].into())
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -39,17 +43,20 @@ impl Users {
 
     /// Adds a user, or replaces its named ports.
     pub(crate) fn insert(&mut self, user: impl Into<Arc<str>>, ports: NamedPorts) {
-        let user = user.into();
+        let (user, mut list) = (user.into(), self.0.to_vec());
         match self.find(&user) {
-            Ok(at) => self.0[at].1 = ports,
-            Err(at) => self.0.insert(at, (user, ports)),
+            Ok(at) => list[at].1 = ports,
+            Err(at) => list.insert(at, (user, ports)),
         }
+        self.0 = list.into();
     }
 
     /// Removes a user.
     pub(crate) fn remove(&mut self, user: &str) {
         if let Ok(at) = self.find(user) {
-            self.0.remove(at);
+            let mut list = self.0.to_vec();
+            list.remove(at);
+            self.0 = list.into();
         }
     }
 
