@@ -54,7 +54,7 @@ fn denying(flow: &Flow, direction: Direction, row: &EndpointPolicy) -> BTreeSet<
 }
 
 fn applied(filters: &[Filter]) -> impl Iterator<Item = Policy> {
-    let rules = filters.iter().flat_map(|filter| &filter.peers).flat_map(|peer| peer.rules.iter());
+    let rules = filters.iter().flat_map(|filter| &filter.peers).flat_map(|peer| peer.effect.rules.iter());
     rules.map(|labels| hubble::policy_of(labels, 0)).filter(|policy| !policy.name.is_empty())
 }
 
@@ -109,11 +109,13 @@ mod tests {
         let labels = |name: &str| [format!("k8s:io.cilium.k8s.policy.name={name}")].into();
         let peer = |rules: Vec<std::sync::Arc<[String]>>| policy_engine::FilterPeer {
             selector: "".into(),
-            action: policy_engine::Action::Allow,
-            priority: 0,
-            proxy: None,
-            authentication: None,
-            rules: rules.into(),
+            effect: std::sync::Arc::new(policy_engine::PeerEffect {
+                action: policy_engine::Action::Allow,
+                priority: 0,
+                proxy: None,
+                authentication: None,
+                rules: rules.into(),
+            }),
         };
         let filter = Filter {
             tier: policy_engine::Tier::Normal,

@@ -59,5 +59,5 @@ pub use model::logs::{LogTexts, PolicyLog};
 pub use model::object::{ObjectId, ObjectState, PolicyStatus};
 pub use model::rows::{RowKey, Rows, Verdict};
 pub use model::selectors::{PeerSelector, SubjectSelector};
-pub use policy_engine::{Action, Filter, FilterPeer, Filters, NamedPorts, Tier};
+pub use policy_engine::{Action, Filter, FilterPeer, Filters, NamedPorts, PeerEffect, Tier};
 pub use policymap::plan::{Plan, Violation, WrongVerdict, check, plan};

@@ -13,7 +13,7 @@ use crate::model::{
     Tier,
 };
 use crate::proxy::{Parser, ProxyPorts, Redirect};
-use crate::selections::{Selections, SelectorId};
+use crate::selections::{Selection, Selections, SelectorId};
 use crate::selector::Selector;
 use crate::settings::Settings;
 use labels::NamedPorts;
@@ -334,8 +334,7 @@ impl Engine {
     fn peer_change(&self, peer: u32, touched: Vec<SelectorId>) -> Change {
         // Rows for any peer do not depend on a peer, unless a port is known by its name.
         let depends = |id: &SelectorId| {
-            let selects_everyone =
-                self.peers.get(*id).is_some_and(|selection| selection.selector.is_wildcard());
+            let selects_everyone = self.peers.get(*id).is_some_and(Selection::is_wildcard);
             self.names_of_everyone > 0 || !selects_everyone
         };
         let used = touched.iter().filter(|id| depends(id)).filter_map(|id| self.peers.get(*id));
@@ -407,9 +406,7 @@ impl Engine {
     fn forget(&mut self, stored: &Stored) {
         for rule in &stored.rules {
             let labels = &rule.rule.labels;
-            let is_everyone = |id: &SelectorId| {
-                self.peers.get(*id).is_some_and(|selection| selection.selector.is_wildcard())
-            };
+            let is_everyone = |id: &SelectorId| self.peers.get(*id).is_some_and(Selection::is_wildcard);
             let everyone = rule.peers.iter().any(is_everyone);
             self.rules -= 1;
             self.names_of_everyone -= usize::from(everyone && has_names(&rule.ports, &rule.redirects));

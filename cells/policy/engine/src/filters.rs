@@ -8,6 +8,7 @@ use crate::plan::{Effect, Reason, Rules, filters};
 use crate::priority::precedence;
 use crate::proxy::ProxyRules;
 use crate::selector::Selector;
+use crate::selector_text::SelectorText;
 
 /// The filters of an identity, per direction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,7 +34,14 @@ pub struct Filter {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterPeer {
     /// The selector's text.
-    pub selector: Arc<str>,
+    pub selector: SelectorText,
+    /// The effect of the rules. Peers of the same rules share it.
+    pub effect: Arc<PeerEffect>,
+}
+
+/// The effect of the rules for the peers of a selector.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerEffect {
     /// The action on their traffic.
     pub action: Action,
     /// The number of the rules' priority, counted over all tiers.
@@ -42,7 +50,7 @@ pub struct FilterPeer {
     pub proxy: Option<Arc<ProxyRules>>,
     /// The authentication of their traffic.
     pub authentication: Option<Authentication>,
-    /// The labels of each of the rules, in order, without repetitions. Peers of the same rules share the list.
+    /// The labels of each of the rules, in order, without repetitions.
     pub rules: Arc<[Arc<[String]>]>,
 }
 
@@ -66,10 +74,10 @@ impl Engine {
             for (id, effect) in effects {
                 let number = levels.number(tier, effect.priority);
                 let Some(selection) = self.peers.get(id) else { continue };
-                let peer = FilterPeer::new(selection.text.clone(), number, effect, peers.last());
+                let peer = FilterPeer::new(selection.text(), number, effect, peers.last());
                 peers.push(peer);
             }
-            peers.sort_unstable_by(|a, b| a.selector.cmp(&b.selector));
+            peers.sort_by_cached_key(|peer| Arc::<str>::from(&peer.selector));
             if !peers.is_empty() {
                 found.push(Filter { tier, ports, peers });
             }
@@ -81,15 +89,17 @@ impl Engine {
     }
 }
 
-impl FilterPeer {
+impl PeerEffect {
     /// Returns the precedence of the rules, as rows of policy maps have it: the higher one decides.
     pub fn precedence(&self) -> u32 {
         let redirect = self.proxy.as_ref().map_or(0, |rules| rules.priority());
         precedence(self.priority, self.action == Action::Deny, redirect)
     }
+}
 
+impl FilterPeer {
     fn new(
-        selector: Arc<str>,
+        selector: SelectorText,
         priority: u32,
         effect: Effect<'_>,
         previous: Option<&FilterPeer>,
@@ -97,10 +107,13 @@ impl FilterPeer {
         let mut rules: Vec<_> = effect.rules.iter().map(|rule| rule.labels.clone()).collect();
         rules.sort_unstable();
         rules.dedup();
-        let known = previous.filter(|peer| *peer.rules == *rules).map(|peer| peer.rules.clone());
+        let known =
+            previous.filter(|peer| *peer.effect.rules == *rules).map(|peer| peer.effect.rules.clone());
         let rules = known.unwrap_or_else(|| rules.into());
         let Effect { action, proxy, authentication, .. } = effect;
-        FilterPeer { selector, action, priority, proxy, authentication, rules }
+        let effect = PeerEffect { action, priority, proxy, authentication, rules };
+        let known = previous.map(|peer| &peer.effect).filter(|known| ***known == effect).cloned();
+        FilterPeer { selector, effect: known.unwrap_or_else(|| effect.into()) }
     }
 }
 
@@ -117,13 +130,8 @@ fn added(reason: &Reason, priority: u32, direction: Direction) -> Option<Filter>
         (Reason::NotEnforced | Reason::Rules(_), _) => return None,
     };
     let labels = [format!("reserved:io.cilium.policy.derived-from={name}")].into();
-    let peer = FilterPeer {
-        selector: selector.key().into(),
-        action,
-        priority,
-        proxy: None,
-        authentication: None,
-        rules: [labels].into(),
-    };
+    let rules = [labels].into();
+    let effect = PeerEffect { action, priority, proxy: None, authentication: None, rules }.into();
+    let peer = FilterPeer { selector: selector.key().as_str().into(), effect };
     Some(Filter { tier: Tier::Default, ports: None, peers: vec![peer] })
 }

@@ -54,12 +54,15 @@ impl Identity {
         of_prefix.filter_map(|label| prefix_of_key(label.key))
     }
 
+    /// Whether one of its prefixes is a subset of this one.
+    pub(crate) fn is_inside(&self, prefix: &IpNetwork) -> bool {
+        self.prefixes().any(|own| contains(prefix, &own))
+    }
+
     /// Whether the selector selects it.
     pub(crate) fn is_selected_by(&self, selector: &Selector) -> bool {
         let possible = match selector {
-            Selector::Cidr(cidr) if cidr.prefix.prefix() > 0 => {
-                self.prefixes().any(|prefix| contains(&cidr.prefix, &prefix))
-            }
+            Selector::Cidr(cidr) if cidr.prefix.prefix() > 0 => self.is_inside(&cidr.prefix),
             _ => true,
         };
         possible && selector.matches(&self.labels)

@@ -4,27 +4,35 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::engine::Engine;
-use crate::selections::{IdentityIds, Selections, Selects};
-use crate::selector::{FqdnSelector, Selector};
-use crate::uses::EntryLabels;
+use crate::identity_ids::IdentityIds;
+use crate::selections::{Selections, Selects};
+use crate::selector::FqdnSelector;
+use crate::selector_text::SelectorText;
 
 /// A selector in the form of the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SelectorRow {
     /// The selector's text.
-    pub selector: Arc<str>,
+    pub selector: SelectorText,
     /// The DNS name or pattern, if it selects by these.
     pub fqdn: Option<Box<FqdnSelector>>,
-    /// The identities that it selects, sorted.
+    /// The identities that it selects.
     pub identities: IdentityIds,
-    /// The number of policy entries that use it.
-    pub users: usize,
-    /// The labels of these entries, without duplicates.
+    /// The policy entries that use it. The thousands of prefixes of a rule share one value.
+    pub uses: Arc<SelectorUses>,
+}
+
+/// The policy entries that use a selector.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SelectorUses {
+    /// The number of entries.
+    pub count: usize,
+    /// The labels of the entries, without duplicates.
     pub labels: Arc<[Arc<[String]>]>,
 }
 
 /// Changed selectors by their texts; `None` for selectors that are no longer in use.
-pub type SelectorChanges = Vec<(Arc<str>, Option<SelectorRow>)>;
+pub type SelectorChanges = Vec<(SelectorText, Option<SelectorRow>)>;
 
 impl Engine {
     /// Returns the selectors of peers in use.
@@ -60,50 +68,42 @@ impl Engine {
 }
 
 fn all<S: Selects + Clone>(selections: &Selections<S>) -> Vec<SelectorRow> {
-    let mut texts: Vec<&Arc<str>> = selections.texts().collect();
-    texts.dedup();
     let mut last = None;
-    texts.into_iter().filter_map(|text| row(selections, text, &mut last)).collect()
+    selections.texts().into_iter().filter_map(|text| row(selections, text, &mut last)).collect()
 }
 
 fn changes<S: Selects + Clone>(selections: &mut Selections<S>) -> SelectorChanges {
     let changed = selections.take_changed();
     let mut last = None;
-    let with_row = |text| {
-        let row = row(selections, &text, &mut last);
-        (text, row)
-    };
+    let with_row = |text: SelectorText| (text.clone(), row(selections, text, &mut last));
     changed.into_iter().map(with_row).collect()
 }
 
 /// Returns the row of the selectors with a text; `None` if there is none. A selector of nodes and one of endpoints may
-/// have the same text; the API lists them as one row. `last` are the labels of the previous row.
+/// have the same text; the API lists them as one row. `last` are the uses of the previous row.
 fn row<S: Selects + Clone>(
     selections: &Selections<S>,
-    text: &Arc<str>,
-    last: &mut Option<EntryLabels>,
+    text: SelectorText,
+    last: &mut Option<Arc<SelectorUses>>,
 ) -> Option<SelectorRow> {
-    let mut with_text = selections.with_text(text);
-    let first = with_text.next()?;
-    let fqdn = match first.selector.selector() {
-        Selector::Fqdn(fqdn) => Some(Box::new(fqdn.clone())),
-        _ => None,
-    };
-    let mut row = SelectorRow {
-        selector: first.text.clone(),
-        fqdn,
-        identities: first.identities.clone(),
-        users: first.uses.count,
-        labels: first.uses.labels(last.as_ref()),
-    };
-    *last = Some(row.labels.clone());
-    for other in with_text {
-        row.identities.extend_from_slice(&other.identities);
-        row.identities.sort_unstable();
-        row.users += other.uses.count;
-        let labels: BTreeSet<_> =
-            row.labels.iter().cloned().chain(other.uses.labels(None).iter().cloned()).collect();
-        row.labels = labels.into_iter().collect();
+    let with_text = selections.with_text(&text);
+    let (first, others) = with_text.split_first()?;
+    let labels = first.uses.labels(last.as_ref().map(|last| &last.labels));
+    let count = first.uses.count;
+    let is_same = |last: &&Arc<SelectorUses>| last.count == count && Arc::ptr_eq(&last.labels, &labels);
+    let uses = last.as_ref().filter(is_same).cloned();
+    let uses = uses.unwrap_or_else(|| Arc::new(SelectorUses { count, labels }));
+    *last = Some(uses.clone());
+    let fqdn = first.fqdn().cloned().map(Box::new);
+    let mut row = SelectorRow { selector: text, fqdn, identities: first.identities.clone(), uses };
+    if !others.is_empty() {
+        row.identities = with_text.iter().flat_map(|same| same.identities.iter().copied()).collect();
+        let labels: BTreeSet<_> = with_text
+            .iter()
+            .flat_map(|same| same.uses.labels(None).iter().cloned().collect::<Vec<_>>())
+            .collect();
+        let count = with_text.iter().map(|same| same.uses.count).sum();
+        row.uses = Arc::new(SelectorUses { count, labels: labels.into_iter().collect() });
     }
     Some(row)
 }

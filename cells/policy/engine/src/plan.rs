@@ -14,7 +14,8 @@ use crate::priority::Levels;
 use crate::proxy::{ProxyPorts, ProxyRules, Redirect};
 use crate::resolve::ResolveError;
 use crate::rows::{L4, Row};
-use crate::selections::{HOST, SelectorId};
+use crate::selections::{HOST, Selection, SelectorId};
+use crate::selector_text::Plain;
 use crate::settings::Enforcement;
 use labels::NamedPorts;
 
@@ -49,42 +50,66 @@ pub(crate) struct Plan {
     pub(crate) egress: Side,
     /// Reasons, indexed by the origin of parts.
     pub(crate) reasons: Vec<PartReason>,
+    /// The rules of reasons: selectors of the same rules share a list.
+    pub(crate) rules: Vec<RuleList>,
     /// Redirects that cannot be made: their traffic is not allowed.
     pub(crate) missing: BTreeSet<Redirect>,
     /// Whether a rule has a text for the log of verdicts.
     pub(crate) logs: bool,
 }
 
-/// Rules, shared by the reasons of selectors.
-type RuleList = Arc<Vec<Arc<Rule>>>;
+/// The rules that have an effect.
+type RuleList = Vec<Arc<Rule>>;
 
 /// The reason of a part. Small, as a rule has one for each of its selectors.
 #[derive(Debug)]
 pub(crate) enum PartReason {
     /// An addition of the engine.
     Added(Box<Reason>),
-    /// These rules, by the selector with this text. Selectors of the same rules share the list.
-    Rules(RuleList, Arc<str>),
+    /// The rules with this index, by the selector with this text.
+    Rules(u32, Arc<str>),
+    /// The rules with this index, by the selector of a plain prefix.
+    Plain(u32, Plain),
 }
 
-impl PartReason {
-    pub(crate) fn reason(&self) -> Reason {
-        match self {
+impl Plan {
+    /// Returns a reason by its index.
+    pub(crate) fn reason(&self, origin: u32) -> Reason {
+        match self.part_reason(origin) {
             PartReason::Added(reason) => Reason::clone(reason),
-            PartReason::Rules(..) => Reason::Rules(self.matches().collect()),
+            _ => Reason::Rules(self.matches(origin).collect()),
         }
     }
 
-    /// Iterates over the rules with the selector; none for an addition.
-    pub(crate) fn matches(&self) -> impl Iterator<Item = Match> {
-        let matches = match self {
+    /// Returns a reason that is an addition of the engine; `None` if rules are.
+    pub(crate) fn added(&self, origin: u32) -> Option<&Reason> {
+        if let PartReason::Added(reason) = self.part_reason(origin) { Some(reason) } else { None }
+    }
+
+    /// Iterates over the rules of a reason with their selector; none for an addition.
+    pub(crate) fn matches(&self, origin: u32) -> impl Iterator<Item = Match> {
+        let selector = match self.part_reason(origin) {
             PartReason::Added(_) => None,
-            PartReason::Rules(rules, selector) => {
-                let found = |rule: &Arc<Rule>| Match { rule: rule.clone(), selector: selector.clone() };
-                Some(rules.iter().map(found))
-            }
+            PartReason::Rules(_, text) => Some(text.clone()),
+            PartReason::Plain(_, plain) => Some(plain.to_string().into()),
         };
-        matches.into_iter().flatten()
+        let rules = self.rules_of(origin);
+        let matches = |selector: Arc<str>| {
+            rules.iter().map(move |rule| Match { rule: rule.clone(), selector: selector.clone() })
+        };
+        selector.into_iter().flat_map(matches)
+    }
+
+    /// Returns the rules of a reason; none for an addition.
+    pub(crate) fn rules_of(&self, origin: u32) -> &[Arc<Rule>] {
+        match self.part_reason(origin) {
+            PartReason::Added(_) => &[],
+            PartReason::Rules(list, _) | PartReason::Plain(list, _) => &self.rules[*list as usize],
+        }
+    }
+
+    fn part_reason(&self, origin: u32) -> &PartReason {
+        &self.reasons[origin as usize]
     }
 }
 
@@ -323,10 +348,8 @@ impl Plan {
             builder.side(direction, &rules.side(direction))?;
         }
         builder.plan.reasons.shrink_to_fit();
-        builder.plan.logs = builder.plan.reasons.iter().any(|reason| match reason {
-            PartReason::Rules(rules, _) => rules.iter().any(|rule| !rule.log.is_empty()),
-            PartReason::Added(_) => false,
-        });
+        builder.plan.rules.shrink_to_fit();
+        builder.plan.logs = builder.plan.rules.iter().flatten().any(|rule| !rule.log.is_empty());
         Ok(builder.plan)
     }
 
@@ -386,6 +409,18 @@ impl Builder<'_> {
         Ok(())
     }
 
+    /// Returns the index of a list of rules, which is that of the last one if this has the same rules.
+    fn rules(&mut self, rules: &[&Arc<Rule>]) -> u32 {
+        let lists = &mut self.plan.rules;
+        let same = |known: &RuleList| {
+            known.len() == rules.len() && known.iter().zip(rules).all(|(a, b)| Arc::ptr_eq(a, b))
+        };
+        if !lists.last().is_some_and(same) {
+            lists.push(rules.iter().copied().cloned().collect());
+        }
+        lists.len() as u32 - 1
+    }
+
     fn origin(&mut self, reason: PartReason) -> u32 {
         self.plan.reasons.push(reason);
         self.plan.reasons.len() as u32 - 1
@@ -404,7 +439,7 @@ impl Builder<'_> {
         let named = matches!(traffic, Traffic::Named(..));
         let of_everyone = effects.iter().find(|(id, _)| self.is_everyone(**id)).map(|(_, effect)| effect);
         let all_ports = matches!(spec, None | Some(PortSpec { port: Port::All, .. }));
-        let mut last: Option<(Arc<Act>, RuleList)> = None;
+        let mut last: Option<Arc<Act>> = None;
         for (id, effect) in &effects {
             let everyone = self.is_everyone(*id);
             // An effect that the wildcard selector has, too, needs no rows per peer, except where it covers all ports.
@@ -422,17 +457,16 @@ impl Builder<'_> {
                 redirect: effect.proxy.as_ref().map_or(0, |rules| rules.priority()),
                 auth: effect.authentication.map_or(0, |mode| Row::EXPLICIT_AUTH | mode.auth_type()),
             };
-            let same_rules = |known: &&RuleList| {
-                known.len() == effect.rules.len()
-                    && known.iter().zip(&effect.rules).all(|(a, b)| Arc::ptr_eq(a, b))
+            let act = match &last {
+                Some(known) if known.is_same_of_traffic(&act) => known.clone(),
+                _ => Arc::new(act),
             };
-            let rules = last.as_ref().map(|(_, rules)| rules).filter(same_rules).cloned();
-            let rules = rules.unwrap_or_else(|| Arc::new(effect.rules.iter().copied().cloned().collect()));
-            let shared =
-                last.as_ref().map(|(known, _)| known).filter(|known| known.is_same_of_traffic(&act)).cloned();
-            let act = shared.unwrap_or_else(|| Arc::new(act));
-            last = Some((act.clone(), rules.clone()));
-            let origin = self.origin(PartReason::Rules(rules, selection.text.clone()));
+            last = Some(act.clone());
+            let (rules, text) = (self.rules(&effect.rules), selection.text());
+            let origin = self.origin(match text.plain() {
+                Some(plain) => PartReason::Plain(rules, plain),
+                None => PartReason::Rules(rules, (&text).into()),
+            });
             let part = Part { act, origin };
             match everyone && !named {
                 true => side.any.push(part),
@@ -476,7 +510,7 @@ impl Builder<'_> {
     }
 
     fn is_everyone(&self, id: SelectorId) -> bool {
-        self.engine.peers.get(id).is_some_and(|selection| selection.selector.is_wildcard())
+        self.engine.peers.get(id).is_some_and(Selection::is_wildcard)
     }
 
     /// Returns the traffic of a filter; `None` if its named port is unknown to the endpoint. A name on egress is the

@@ -18,7 +18,10 @@ impl Filters {
     pub fn redirects_depend_on_peers(&self) -> bool {
         let is_named =
             |filter: &&Filter| matches!(filter.ports, Some(PortSpec { port: Port::Named { .. }, .. }));
-        self.egress.iter().filter(is_named).any(|filter| filter.peers.iter().any(|peer| peer.proxy.is_some()))
+        self.egress
+            .iter()
+            .filter(is_named)
+            .any(|filter| filter.peers.iter().any(|peer| peer.effect.proxy.is_some()))
     }
 }
 
@@ -45,9 +48,9 @@ impl Engine {
         redirects: &mut Redirects,
     ) {
         let Some(PortSpec { protocol, port }) = &filter.ports else { return };
-        let peers = filter.peers.iter().filter(|peer| peer.action == Action::Allow);
+        let peers = filter.peers.iter().filter(|peer| peer.effect.action == Action::Allow);
         let rules = peers.filter_map(|peer| {
-            let rules = peer.proxy.as_ref()?;
+            let rules = peer.effect.proxy.as_ref()?;
             Some((rules.parser()?, &peer.selector, rules))
         });
         let mut rules = rules.peekable();
@@ -68,7 +71,7 @@ impl Engine {
             for port in &numbers {
                 let (protocol, port, listener) = (*protocol, *port, Arc::clone(&listener));
                 let redirect = Redirect { direction, protocol, port, parser, listener };
-                redirects.entry(redirect).or_default().push((selector.clone(), rules.clone()));
+                redirects.entry(redirect).or_default().push((selector.into(), rules.clone()));
             }
         }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::engine::{Engine, Rule};
 use crate::model::{Action, Direction};
 use crate::passes::{Candidate, PeerRules};
-use crate::plan::{Act, Conflict, Match, Part, PartReason, Parts, Peer, Plan, Reason, Side, Traffic};
+use crate::plan::{Act, Conflict, Match, Part, Parts, Peer, Plan, Reason, Side, Traffic};
 use crate::proxy::Redirect;
 use crate::rows::{Key, L4, Row};
 use crate::selections::HOST;
@@ -374,8 +374,10 @@ impl Reasons {
         let mut texts: Vec<Arc<str>> = Vec::new();
         for part in parts {
             // As in `reason`: a row that is not of rules alone has none of their texts.
-            let PartReason::Rules(rules, _) = &plan.reasons[*part as usize] else { return Vec::new() };
-            for rule in rules.iter() {
+            if plan.added(*part).is_some() {
+                return Vec::new();
+            }
+            for rule in plan.rules_of(*part) {
                 if !rule.log.is_empty() && !texts.contains(&rule.log) {
                     texts.push(rule.log.clone());
                 }
@@ -389,12 +391,12 @@ impl Resolved {
     /// Returns the reason of a row of this result.
     pub fn reason(&self, row: Row) -> Reason {
         let list = row.origin.checked_sub(self.reasons.parts).map(|at| &self.reasons.lists[at as usize]);
-        let Some(parts) = list else { return self.plan.reasons[row.origin as usize].reason() };
+        let Some(parts) = list else { return self.plan.reason(row.origin) };
         let mut matches: Vec<Match> = Vec::new();
         for part in parts {
-            match &self.plan.reasons[*part as usize] {
-                PartReason::Added(reason) => return Reason::clone(reason),
-                of_rules => matches.extend(of_rules.matches()),
+            match self.plan.added(*part) {
+                Some(reason) => return reason.clone(),
+                None => matches.extend(self.plan.matches(*part)),
             }
         }
         Reason::Rules(matches)
@@ -413,11 +415,7 @@ impl Resolved {
 
     /// Returns the rules that select the endpoint and have rows for peers that exist; each once.
     pub fn selecting_rules(&self) -> Vec<&Arc<Rule>> {
-        let rules = self.plan.reasons.iter().filter_map(|reason| match reason {
-            PartReason::Rules(rules, _) => Some(rules.iter()),
-            PartReason::Added(_) => None,
-        });
-        let mut rules: Vec<&Arc<Rule>> = rules.flatten().collect();
+        let mut rules: Vec<&Arc<Rule>> = self.plan.rules.iter().flatten().collect();
         rules.sort_unstable_by_key(|rule| (&rule.resource, &rule.path));
         rules.dedup_by_key(|rule| (&rule.resource, &rule.path));
         rules

@@ -1,18 +1,20 @@
 //! Selections: the identities that each selector in use selects, updated incrementally.
 
+use std::borrow::{Borrow, Cow};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::Hash;
+use std::hash::{Hash, Hasher};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
-use smallvec::SmallVec;
 
 use crate::density::Density;
 use crate::identities::{Identities, Identity};
-use crate::model::Subject;
-use crate::selector::Selector;
+use crate::identity_ids::IdentityIds;
+use crate::model::{Subject, World};
+use crate::selector::{CidrSelector, FqdnSelector, Selector};
 use crate::selector_index::SelectorIndex;
+use crate::selector_text::{Plain, SelectorText};
 use crate::uses::{Sharing, Use, Uses};
 
 /// The host's identity.
@@ -33,6 +35,8 @@ pub(crate) trait Selects: Eq + Hash {
     fn selects(&self, id: u32, identity: &Identity) -> bool;
     /// Returns the selector inside.
     fn selector(&self) -> &Selector;
+    /// Returns the plain prefix that it is, if it is one and nothing else.
+    fn plain(&self) -> Option<(Plain, World)>;
 }
 
 impl Selects for Selector {
@@ -42,6 +46,10 @@ impl Selects for Selector {
 
     fn selector(&self) -> &Selector {
         self
+    }
+
+    fn plain(&self) -> Option<(Plain, World)> {
+        if let Selector::Cidr(cidr) = self { cidr.plain() } else { None }
     }
 }
 
@@ -60,38 +68,118 @@ impl Selects for Subject {
             Subject::Endpoints(selector) | Subject::Node(selector) => selector,
         }
     }
+
+    fn plain(&self) -> Option<(Plain, World)> {
+        None
+    }
 }
 
 /// A selector with the identities that it selects.
 #[derive(Debug)]
 pub(crate) struct Selection<S> {
-    pub(crate) selector: Arc<S>,
-    /// Its text, as the API shows it.
-    pub(crate) text: Arc<str>,
-    /// The selected identities, sorted for binary search.
+    selector: Stored<S>,
+    /// The selected identities.
     pub(crate) identities: IdentityIds,
     /// The policy entries that use it. The thousands of prefixes of a rule share one value.
     pub(crate) uses: Arc<Uses>,
 }
 
-/// Sorted ids of identities; a prefix selects one or two.
-pub type IdentityIds = SmallVec<[u32; 2]>;
+/// A selector in use. A rule may have thousands of plain prefixes, which are stored without an allocation.
+#[derive(Debug)]
+enum Stored<S> {
+    Plain(Plain, World),
+    Other(Arc<Known<S>>),
+}
 
-impl<S> Selection<S> {
+/// A selector with its text.
+#[derive(Debug)]
+struct Known<S> {
+    selector: S,
+    text: Arc<str>,
+}
+
+impl<S: Selects> Selection<S> {
     /// Whether the identity is selected. Logarithmic.
     pub(crate) fn has(&self, identity: u32) -> bool {
         self.identities.binary_search(&identity).is_ok()
+    }
+
+    /// Returns the selector's text, as the API shows it.
+    pub(crate) fn text(&self) -> SelectorText {
+        match &self.selector {
+            Stored::Plain(plain, _) => (*plain).into(),
+            Stored::Other(known) => SelectorText::other(known.text.clone()),
+        }
+    }
+
+    /// Whether it selects every identity.
+    pub(crate) fn is_wildcard(&self) -> bool {
+        matches!(&self.selector, Stored::Other(known) if known.selector.selector().is_wildcard())
+    }
+
+    /// Returns the DNS name or pattern, if it selects by these.
+    pub(crate) fn fqdn(&self) -> Option<&FqdnSelector> {
+        match &self.selector {
+            Stored::Other(known) => match known.selector.selector() {
+                Selector::Fqdn(fqdn) => Some(fqdn),
+                _ => None,
+            },
+            Stored::Plain(..) => None,
+        }
+    }
+
+    fn selects(&self, id: u32, identity: &Identity) -> bool {
+        match &self.selector {
+            Stored::Plain(plain, _) => identity.is_inside(&plain.prefix),
+            Stored::Other(known) => known.selector.selects(id, identity),
+        }
+    }
+
+    /// Returns the selector; that of a plain prefix is made.
+    fn selector(&self) -> Cow<'_, Selector> {
+        match &self.selector {
+            Stored::Plain(plain, world) => Cow::Owned(Selector::Cidr(CidrSelector::of_plain(*plain, *world))),
+            Stored::Other(known) => Cow::Borrowed(known.selector.selector()),
+        }
+    }
+
+    fn is_plain(&self, plain: Plain) -> bool {
+        matches!(self.selector, Stored::Plain(own, _) if own == plain)
+    }
+}
+
+/// A selector as a key.
+#[derive(Debug)]
+struct BySelector<S>(Arc<Known<S>>);
+
+impl<S: Eq> PartialEq for BySelector<S> {
+    fn eq(&self, other: &BySelector<S>) -> bool {
+        self.0.selector == other.0.selector
+    }
+}
+
+impl<S: Eq> Eq for BySelector<S> {}
+
+impl<S: Hash> Hash for BySelector<S> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.selector.hash(state);
+    }
+}
+
+impl<S> Borrow<S> for BySelector<S> {
+    fn borrow(&self) -> &S {
+        &self.0.selector
     }
 }
 
 /// All selectors in use.
 #[derive(Debug)]
 pub(crate) struct Selections<S> {
-    ids: HashMap<Arc<S>, SelectorId>,
-    /// Boxed: a map of large values is half empty.
-    selections: HashMap<SelectorId, Box<Selection<S>>>,
+    /// By selector, but for plain prefixes, which are in the index.
+    ids: HashMap<BySelector<S>, SelectorId>,
+    selections: BTreeMap<SelectorId, Selection<S>>,
     index: SelectorIndex,
-    /// By text: a selector of nodes and one of endpoints may have the same.
+    /// By text, but for plain prefixes: a selector of nodes and one of endpoints may have the same.
     by_text: BTreeSet<(Arc<str>, SelectorId)>,
     /// The exceptions that selectors name, with the number of selectors that name each. Other prefixes are in the index.
     exceptions: BTreeMap<IpNetwork, usize>,
@@ -104,14 +192,14 @@ pub(crate) struct Selections<S> {
     sharing: Sharing,
     density: Density,
     /// Texts of selectors whose users or selection have changed since the last [`take_changed`](Self::take_changed).
-    changed: BTreeSet<Arc<str>>,
+    changed: BTreeSet<SelectorText>,
 }
 
 impl<S> Default for Selections<S> {
     fn default() -> Self {
         Selections {
             ids: HashMap::new(),
-            selections: HashMap::new(),
+            selections: BTreeMap::new(),
             index: SelectorIndex::default(),
             by_text: BTreeSet::new(),
             exceptions: BTreeMap::new(),
@@ -135,49 +223,65 @@ impl<S: Selects + Clone> Selections<S> {
         labels: &Arc<[String]>,
         identities: &Identities,
     ) -> SelectorId {
-        if let Some(id) = self.ids.get(selector) {
-            if let Some(selection) = self.selections.get_mut(id) {
+        if let Some(id) = self.id(selector) {
+            if let Some(selection) = self.selections.get_mut(&id) {
                 self.sharing.add(&mut selection.uses, Use { subject, labels });
-                self.changed.insert(selection.text.clone());
+                self.changed.insert(selection.text());
             }
-            return *id;
+            return id;
         }
         let id = self.next;
         // No process lives through as many selectors.
         self.next = SelectorId(id.0.saturating_add(1));
-        let shared = Arc::new(selector.clone());
         let selected = identities
             .candidates(selector.selector())
             .filter(|(id, identity)| selector.selects(*id, identity))
             .map(|(id, _)| id)
             .collect();
-        let text: Arc<str> = selector.selector().key().into();
-        self.changed.insert(text.clone());
-        self.by_text.insert((text.clone(), id));
         self.index.insert(id, selector.selector());
         for prefix in selector.selector().exceptions() {
             *self.exceptions.entry(prefix).or_default() += 1;
         }
         self.of_cidr_groups += usize::from(selector.selector().is_of_cidr_groups());
+        let stored = match selector.plain() {
+            Some((plain, world)) => Stored::Plain(plain, world),
+            None => {
+                let text: Arc<str> = selector.selector().key().into();
+                let known = Arc::new(Known { selector: selector.clone(), text: text.clone() });
+                self.by_text.insert((text, id));
+                self.ids.insert(BySelector(known.clone()), id);
+                Stored::Other(known)
+            }
+        };
         let uses = self.sharing.first(Use { subject, labels });
-        let selection = Selection { selector: shared.clone(), text, identities: selected, uses };
-        self.ids.insert(shared, id);
-        self.selections.insert(id, Box::new(selection));
+        let selection = Selection { selector: stored, identities: selected, uses };
+        self.changed.insert(selection.text());
+        self.selections.insert(id, selection);
         id
+    }
+
+    fn id(&self, selector: &S) -> Option<SelectorId> {
+        let Some((plain, world)) = selector.plain() else { return self.ids.get(selector).copied() };
+        let is_it = |selection: &Selection<S>| matches!(selection.selector, Stored::Plain(own, of) if own == plain && of == world);
+        self.index.named(plain.prefix).find(|id| self.get(*id).is_some_and(is_it))
     }
 
     /// Decrements the selector's reference count, for an entry with these labels and this subject; removes the selector
     /// at zero.
     pub(crate) fn release(&mut self, id: SelectorId, subject: Option<SelectorId>, labels: &Arc<[String]>) {
         let Some(selection) = self.selections.get_mut(&id) else { return };
-        self.changed.insert(selection.text.clone());
+        self.changed.insert(selection.text());
         if selection.uses.count > 1 {
             self.sharing.remove(&mut selection.uses, Use { subject, labels });
             return;
         }
-        let selector = selection.selector.selector();
-        self.index.remove(id, selector);
-        self.by_text.remove(&(selection.text.clone(), id));
+        let Some(selection) = self.selections.remove(&id) else { return };
+        let selector = selection.selector();
+        self.index.remove(id, &selector);
+        if let Stored::Other(known) = &selection.selector {
+            self.by_text.remove(&(known.text.clone(), id));
+            self.ids.remove(&known.selector);
+        }
         self.of_cidr_groups -= usize::from(selector.is_of_cidr_groups());
         for prefix in selector.exceptions() {
             let Some(users) = self.exceptions.get_mut(&prefix) else { continue };
@@ -191,8 +295,6 @@ impl<S: Selects + Clone> Selections<S> {
             .into_iter()
             .filter(|prefix| !self.exceptions.contains_key(prefix) && !self.index.has_prefix(prefix));
         self.unnamed.extend(unnamed);
-        self.ids.remove(&selection.selector);
-        self.selections.remove(&id);
     }
 
     /// Updates the selections after a change of an identity; `None` where it did not exist before or does not now.
@@ -206,15 +308,12 @@ impl<S: Selects + Clone> Selections<S> {
         let mut touched = self.index.candidates(old.into_iter().chain(new));
         touched.retain(|selector_id| {
             let Some(selection) = self.selections.get_mut(selector_id) else { return false };
-            let selected = new.is_some_and(|identity| selection.selector.selects(id, identity));
-            match (selection.identities.binary_search(&id), selected) {
-                (Err(_), false) => return false,
-                (Ok(_), true) => return true,
-                (Ok(at), false) => drop(selection.identities.remove(at)),
-                (Err(at), true) => selection.identities.insert(at, id),
+            let selected = new.is_some_and(|identity| selection.selects(id, identity));
+            let is_change = selection.identities.set(id, selected);
+            if is_change {
+                self.changed.insert(selection.text());
             }
-            self.changed.insert(selection.text.clone());
-            true
+            is_change || selected
         });
         touched
     }
@@ -228,7 +327,8 @@ impl<S: Selects + Clone> Selections<S> {
 
     /// Rebuilds the indexes if many selectors were added since the last time.
     pub(crate) fn compact(&mut self) {
-        if self.density.is_due(self.by_text.len()) {
+        if self.density.is_due(self.selections.len()) {
+            self.selections = std::mem::take(&mut self.selections).into_iter().collect();
             self.by_text = std::mem::take(&mut self.by_text).into_iter().collect();
             self.index.compact();
         }
@@ -255,19 +355,24 @@ impl<S: Selects + Clone> Selections<S> {
     }
 
     /// Returns the texts of selectors that have changed since the last call, removed ones included.
-    pub(crate) fn take_changed(&mut self) -> BTreeSet<Arc<str>> {
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<SelectorText> {
         std::mem::take(&mut self.changed)
     }
 
-    /// Iterates over the selectors with a text.
-    pub(crate) fn with_text(&self, text: &Arc<str>) -> impl Iterator<Item = &Selection<S>> {
-        let range = (text.clone(), SelectorId::FIRST)..=(text.clone(), SelectorId::LAST);
-        self.by_text.range(range).filter_map(|(_, id)| self.get(*id))
+    /// Returns the selectors with a text.
+    pub(crate) fn with_text(&self, text: &SelectorText) -> Vec<&Selection<S>> {
+        if let Some(plain) = text.plain() {
+            let named = self.index.named(plain.prefix).filter_map(|id| self.get(id));
+            return named.filter(|selection| selection.is_plain(plain)).collect();
+        }
+        let text: Arc<str> = text.into();
+        let range = (text.clone(), SelectorId::FIRST)..=(text, SelectorId::LAST);
+        self.by_text.range(range).filter_map(|(_, id)| self.get(*id)).collect()
     }
 
-    /// Iterates over the texts of all selectors, in order.
-    pub(crate) fn texts(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.by_text.iter().map(|(text, _)| text)
+    /// Returns the texts of all selectors.
+    pub(crate) fn texts(&self) -> BTreeSet<SelectorText> {
+        self.selections.values().map(Selection::text).collect()
     }
 
     /// Returns the number of selectors in use.
@@ -282,6 +387,6 @@ impl<S: Selects + Clone> Selections<S> {
 
     /// Returns the selector with its selection.
     pub(crate) fn get(&self, id: SelectorId) -> Option<&Selection<S>> {
-        self.selections.get(&id).map(Box::as_ref)
+        self.selections.get(&id)
     }
 }

@@ -9,6 +9,7 @@ use labels::{ANY, CIDR, LabelArray, RESERVED, UNSPECIFIED};
 
 use crate::groups::CIDR_GROUP;
 use crate::model::World;
+use crate::selector_text::Plain;
 
 /// Source of the labels of addresses that DNS names resolve to.
 const FQDN: &str = "fqdn";
@@ -126,6 +127,16 @@ impl FqdnSelector {
 }
 
 impl CidrSelector {
+    pub(crate) fn of_plain(Plain { prefix, bare }: Plain, world: World) -> CidrSelector {
+        CidrSelector { prefix, except: [].into(), world, bare }
+    }
+
+    /// Returns the prefix, if it is a plain one.
+    pub(crate) fn plain(&self) -> Option<(Plain, World)> {
+        let plain = Plain { prefix: self.prefix, bare: self.bare };
+        (self.except.is_empty() && self.prefix.prefix() > 0).then_some((plain, self.world))
+    }
+
     fn matches(&self, labels: &LabelArray) -> bool {
         self.covers(&self.prefix, labels) && !self.except.iter().any(|except| self.covers(except, labels))
     }
@@ -138,10 +149,7 @@ impl CidrSelector {
     }
 
     fn key(&self) -> String {
-        let mut text = match self.bare {
-            true => format!("{CIDR}:{}", self.prefix.ip()),
-            false => format!("{CIDR}:{}", self.prefix),
-        };
+        let mut text = Plain { prefix: self.prefix, bare: self.bare }.to_string();
         if !self.except.is_empty() {
             let except: Vec<String> = self.except.iter().map(IpNetwork::to_string).collect();
             let _ = write!(text, "-[{}]", except.join(","));

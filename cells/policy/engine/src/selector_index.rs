@@ -124,6 +124,11 @@ impl SelectorIndex {
         self.of_prefix(*prefix).next().is_some()
     }
 
+    /// Iterates over the selectors of the network of a prefix.
+    pub(crate) fn named(&self, prefix: IpNetwork) -> impl Iterator<Item = SelectorId> {
+        network(prefix.ip(), prefix.prefix()).into_iter().flat_map(|network| self.of_prefix(network))
+    }
+
     fn of_prefix(&self, prefix: IpNetwork) -> impl Iterator<Item = SelectorId> {
         self.by_prefix.range((prefix, SelectorId::FIRST)..=(prefix, SelectorId::LAST)).map(|(_, id)| *id)
     }

@@ -8,7 +8,7 @@ use policy_engine::{
     Action, Authentication, Change, CidrGroup, CidrGroups, CidrSelector, Decision, Direction, Enforcement,
     Engine, Entry, HOST, HttpRule, Kind, L7Rules, NamedPorts, Peers, Policy, Port, PortSpec, Ports,
     ProxyPorts, ProxyRules, Reason, Redirect, RedirectSpec, Requirement, Resolved, ResourceId, Row, Selector,
-    SelectorRow, Settings, Subject, Test, Tier,
+    SelectorRow, SelectorText, Settings, Subject, Test, Tier,
 };
 use proptest::prelude::*;
 
@@ -428,7 +428,7 @@ proptest! {
         engine.set_proxy_ports(Arc::new(Proxies));
         let mut world = World { settings, ..World::default() };
         let mut kept: BTreeMap<u32, Resolved> = BTreeMap::new();
-        let mut listed: [BTreeMap<Arc<str>, SelectorRow>; 2] = Default::default();
+        let mut listed: [BTreeMap<SelectorText, SelectorRow>; 2] = Default::default();
         for (n, step) in steps.into_iter().enumerate() {
             let before = engine.revision();
             let of_identity = matches!(step, Step::Add(..) | Step::Gone(_) | Step::Groups(_));

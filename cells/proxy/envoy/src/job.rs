@@ -294,9 +294,9 @@ fn needed<'a>(rows: impl Iterator<Item = &'a EndpointPolicy>) -> BTreeSet<Arc<st
 fn proxies_of(direction: Direction, filters: &[Filter]) -> impl Iterator<Item = Arc<str>> {
     let of_tcp =
         filters.iter().filter(|filter| filter.ports.as_ref().is_some_and(|spec| spec.protocol == TCP));
-    let peers = of_tcp.flat_map(|filter| &filter.peers).filter(|peer| peer.action == Action::Allow);
+    let peers = of_tcp.flat_map(|filter| &filter.peers).filter(|peer| peer.effect.action == Action::Allow);
     peers.filter_map(move |peer| {
-        let parser = peer.proxy.as_ref()?.parser()?;
+        let parser = peer.effect.proxy.as_ref()?.parser()?;
         proxy_name(&Redirect { direction, protocol: TCP, port: 0, parser, listener: "".into() })
     })
 }

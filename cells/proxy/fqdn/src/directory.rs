@@ -114,7 +114,7 @@ impl Tables {
         let first = rows.next()?;
         let server = self.identity(&snapshot, question.server.ip());
         let selects = |text: &str| {
-            let row = self.selectors.get(&snapshot, PeerSelector::by_text(text));
+            let row = self.selectors.get(&snapshot, PeerSelector::by_text(&text.into()));
             selects_every_server(text)
                 || row.is_some_and(|row| row.0.identities.binary_search(&server).is_ok())
         };
@@ -140,7 +140,7 @@ impl Tables {
         for row in rows {
             let key = port_key(row.redirect.protocol, row.redirect.port);
             let servers = |text: &str| {
-                let selector = self.selectors.get(&snapshot, PeerSelector::by_text(text));
+                let selector = self.selectors.get(&snapshot, PeerSelector::by_text(&text.into()));
                 let identities = selector.map(|row| row.0.identities.clone()).unwrap_or_default();
                 let prefixes = identities.iter().filter_map(|id| prefixes.get(id)).flatten().copied();
                 prefixes.take(MAX_RECORDED_SERVERS).collect::<Vec<IpNetwork>>()

@@ -127,7 +127,8 @@ impl Tables {
                     [EVERY_SERVER].into_iter().chain(listed).map(server).collect()
                 }
                 false => {
-                    let selector = self.selectors.get(snapshot, PeerSelector::by_text(&rule.selector))?;
+                    let text = (&*rule.selector).into();
+                    let selector = self.selectors.get(snapshot, PeerSelector::by_text(&text))?;
                     selector.0.identities.iter().copied().map(server).collect()
                 }
             };

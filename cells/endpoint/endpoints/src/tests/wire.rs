@@ -12,7 +12,7 @@ use crate::api::rest;
 use crate::model::state::State;
 use crate::{Code, Record};
 use labels::Label;
-use policy::{Action, Filter, FilterPeer, Filters, Tier};
+use policy::{Action, Filter, FilterPeer, Filters, PeerEffect, Tier};
 
 const RECORD: &str = include_str!("../../tests/samples/ep_config.json");
 const ORIGINAL: &str = include_str!("../../tests/samples/GET_endpoint_ID.json");
@@ -161,14 +161,14 @@ async fn rules_that_are_wanted_and_rules_that_are_in_force_are_shown() {
     let world = World::new();
     let agent = Agent::start(&world).await;
     let endpoint = agent.endpoints.create(&agent.request(1)).await.unwrap();
-    let peer = FilterPeer {
-        selector: "cidr:192.0.2.0/24".into(),
+    let effect = PeerEffect {
         action: Action::Allow,
         priority: 0,
         proxy: None,
         authentication: None,
         rules: [["k8s:a=b".to_owned()].into()].into(),
     };
+    let peer = FilterPeer { selector: "cidr:192.0.2.0/24".into(), effect: effect.into() };
     let filter = Filter { tier: Tier::Normal, ports: None, peers: vec![peer] };
     agent.policies.compute(endpoint.record.id, Filters { ingress: vec![filter], egress: Vec::new() });
     let (_, body) = call(&agent, Operation::GetEndpointID, "pod-name:default/p1", "").await;

@@ -1,5 +1,6 @@
 //! The rules that apply to an endpoint, in `GET /endpoint/{id}`.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ struct Text<'a> {
     #[serde(rename = "port-name", skip_serializing_if = "Option::is_none")]
     port_name: Option<&'a str>,
     #[serde(rename = "l7-rules")]
-    peers: Vec<BTreeMap<&'a str, Option<PeerPolicy<'a>>>>,
+    peers: Vec<BTreeMap<Cow<'a, str>, Option<PeerPolicy<'a>>>>,
 }
 
 /// The policy of the peers of a selector; absent if their traffic passes as it is by the first priority.
@@ -53,7 +54,8 @@ pub fn l4_policy(filters: &Filters) -> L4Policy {
 }
 
 fn rule(filter: &Filter) -> PolicyRule {
-    let mut rules: Vec<&Arc<[String]>> = filter.peers.iter().flat_map(|peer| peer.rules.iter()).collect();
+    let mut rules: Vec<&Arc<[String]>> =
+        filter.peers.iter().flat_map(|peer| peer.effect.rules.iter()).collect();
     rules.sort_unstable();
     rules.dedup();
     let derived_from_rules = rules.into_iter().map(|labels| labels.to_vec()).collect();
@@ -65,11 +67,12 @@ fn rule(filter: &Filter) -> PolicyRule {
 }
 
 fn by_selector(filter: &Filter) -> BTreeMap<String, Vec<Vec<String>>> {
-    let rules = |peer: &FilterPeer| peer.rules.iter().map(|labels| labels.to_vec()).collect();
+    let rules = |peer: &FilterPeer| peer.effect.rules.iter().map(|labels| labels.to_vec()).collect();
     filter.peers.iter().map(|peer| (peer.selector.to_string(), rules(peer))).collect()
 }
 
 fn peer_policy(peer: &FilterPeer) -> Option<PeerPolicy<'_>> {
+    let peer = &peer.effect;
     let (priority, verdict) = (peer.priority, verdict(peer.action).into());
     let is_plain = priority == 0 && verdict == 0 && peer.proxy.is_none() && peer.authentication.is_none();
     (!is_plain).then(|| PeerPolicy {
@@ -92,7 +95,11 @@ fn text(filter: &Filter) -> String {
         end_port,
         protocol: protocol_name(filter.ports.as_ref().map_or(0, |spec| spec.protocol)),
         port_name,
-        peers: filter.peers.iter().map(|of| BTreeMap::from([(&*of.selector, peer_policy(of))])).collect(),
+        peers: filter
+            .peers
+            .iter()
+            .map(|of| BTreeMap::from([(of.selector.text(), peer_policy(of))]))
+            .collect(),
     };
     // Go escapes these characters for HTML; in JSON they occur inside strings only.
     let json = serde_json::to_string(&text).unwrap_or_default();

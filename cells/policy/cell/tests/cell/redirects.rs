@@ -154,10 +154,10 @@ async fn envoy_has_changed_policies_before_maps_do_and_delays_them_by_a_second_a
 
     world.write(&[("http", http("other"))], false);
     let names_other =
-        || agent.row(7).filters.egress.iter().any(|filter| filter.peers[0].selector.contains("other"));
+        || agent.row(7).filters.egress.iter().any(|filter| filter.peers[0].selector.text().contains("other"));
     agent.hive.until("the tables have the new policy", names_other).await;
     assert_eq!((port(server), port(other)), (Some(10_001), None), "the map waits");
-    assert!(!agent.row(7).realized_filters.egress[0].peers[0].selector.contains("other"));
+    assert!(!agent.row(7).realized_filters.egress[0].peers[0].selector.text().contains("other"));
     fake.0.add_permits(1);
     agent.hive.until("the map follows", || port(other) == Some(10_001)).await;
     assert_eq!(port(server), None);

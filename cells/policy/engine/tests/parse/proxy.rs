@@ -271,7 +271,7 @@ fn contradicting_rules_are_named_and_others_merged() {
         let (missing, filters) = with(elements);
         let [filter] = &filters.egress[..] else { panic!("{filters:?}") };
         let missing: Vec<String> = missing.unwrap().iter().map(Redirect::to_string).collect();
-        (missing, filter.peers[0].proxy.as_deref().cloned())
+        (missing, filter.peers[0].effect.proxy.as_deref().cloned())
     };
     let (missing, rules) =
         merged(vec![http(json!({"method": "GET"})), json!({}), http(json!({"method": "PUT"}))]);

@@ -9,7 +9,7 @@ use envoy_api::cilium::{PortNetworkPolicy, PortNetworkPolicyRule};
 use labels::NamedPorts;
 use policy_engine::{
     Action, Direction, Filter, FilterPeer, L7Rules, Parser, Port, PortSpec, ProxyRules, Redirect, SecretRef,
-    Selector, Tier,
+    Selector, SelectorText, Tier,
 };
 
 use super::{http, tls};
@@ -24,7 +24,7 @@ const KIND_BITS: u32 = 8;
 /// The present values of names in rules.
 pub(crate) trait Peers {
     /// Returns the identities that a selector selects, sorted; `None` if it is not in use.
-    fn selected(&self, selector: &str) -> Option<Vec<u32>>;
+    fn selected(&self, selector: &SelectorText) -> Option<Vec<u32>>;
     /// Returns the identities with a named port, by its number.
     fn named(&self, name: &str, protocol: u8) -> BTreeMap<u16, BTreeSet<u32>>;
     /// Returns the secret that a rule names; `None` if there is none.
@@ -61,7 +61,7 @@ pub(super) fn side(
             for (range, restriction) in ranges(direction, filter, ports, peers) {
                 for peer in &filter.peers {
                     let rule = rule(direction, range, filter, peer, restriction.as_ref(), next, peers);
-                    is_decided |= range == (0, 0) && is_wildcard(peer) && peer.action != Action::Pass;
+                    is_decided |= range == (0, 0) && is_wildcard(peer) && peer.effect.action != Action::Pass;
                     found.entry(range).or_default().extend(rule);
                 }
             }
@@ -125,16 +125,16 @@ fn rule(
     peers: &impl Peers,
 ) -> Option<PortNetworkPolicyRule> {
     let mut rule = PortNetworkPolicyRule {
-        precedence: peer.precedence(),
+        precedence: peer.effect.precedence(),
         remote_policies: remotes(peer, restriction, peers)?,
-        verdict: match peer.action {
+        verdict: match peer.effect.action {
             Action::Allow => None,
             Action::Deny => Some(Verdict::Deny(true)),
             Action::Pass => Some(Verdict::PassPrecedence(pass_precedence)),
         },
         ..PortNetworkPolicyRule::default()
     };
-    let rules = peer.proxy.as_ref().filter(|_| peer.action == Action::Allow);
+    let rules = peer.effect.proxy.as_ref().filter(|_| peer.effect.action == Action::Allow);
     if let Some((rules, parser)) = rules.and_then(|rules| Some((rules, rules.parser()?))) {
         add_l7(&mut rule, direction, port, filter, rules, parser, peers)?;
     }
@@ -148,7 +148,7 @@ fn remotes(peer: &FilterPeer, restriction: Option<&BTreeSet<u32>>, peers: &impl 
             None => return Some(Vec::new()),
             Some(restriction) => restriction.iter().copied().collect(),
         },
-        None if *peer.selector == *Selector::reserved("host").key() => vec![HOST],
+        None if peer.selector == *Selector::reserved("host").key() => vec![HOST],
         selected => selected.unwrap_or_default(),
     };
     let is_meant = |id: &u32| restriction.is_none_or(|restriction| restriction.contains(id));
@@ -157,7 +157,7 @@ fn remotes(peer: &FilterPeer, restriction: Option<&BTreeSet<u32>>, peers: &impl 
 }
 
 fn is_wildcard(peer: &FilterPeer) -> bool {
-    *peer.selector == *Selector::Labels(Vec::new()).key()
+    peer.selector == *Selector::Labels(Vec::new()).key()
 }
 
 /// Adds what Envoy enforces on requests and names; `None` if nothing passes.
@@ -196,7 +196,7 @@ fn add_l7(
 /// has.
 fn pass_precedence(filters: &[Filter], tier: Tier) -> u32 {
     let later = filters.iter().filter(|filter| filter.tier > tier).flat_map(|filter| &filter.peers);
-    let first = later.map(|peer| peer.precedence() >> KIND_BITS).max().unwrap_or_default();
+    let first = later.map(|peer| peer.effect.precedence() >> KIND_BITS).max().unwrap_or_default();
     first.saturating_add(1) << KIND_BITS
 }
 

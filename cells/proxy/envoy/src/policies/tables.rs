@@ -8,7 +8,7 @@ use std::sync::Arc;
 use endpoints::{Endpoint, EndpointId};
 use identity::Identity;
 use policy::{EndpointPolicy, PeerSelector};
-use policy_engine::{Filters, Port, PortSpec, ProxyPorts as _, Redirect, SecretRef};
+use policy_engine::{Filters, Port, PortSpec, ProxyPorts as _, Redirect, SecretRef, SelectorText};
 use proxy_ports::{Proxies, ReadyPorts};
 use statedb::{Snapshot, Table, Watch};
 use tokio::sync::watch;
@@ -130,7 +130,7 @@ struct Seen {
 }
 
 impl Peers for View<'_> {
-    fn selected(&self, selector: &str) -> Option<Vec<u32>> {
+    fn selected(&self, selector: &SelectorText) -> Option<Vec<u32>> {
         let row = self.tables.selectors.get(self.snapshot, PeerSelector::by_text(selector))?;
         Some(row.0.identities.to_vec())
     }

@@ -10,7 +10,7 @@ use envoy_api::cilium::port_network_policy_rule::{L7, Verdict};
 use envoy_api::cilium::{NetworkPolicy, PortNetworkPolicy, TlsContext};
 use labels::{LabelArray, Labels};
 use policy::{EndpointPolicy, RealizationState, RowCounts, Subject};
-use policy_engine::{Engine, Kind, NamedPorts, Redirect, SecretRef, Settings, parse};
+use policy_engine::{Engine, Kind, NamedPorts, Redirect, SecretRef, SelectorText, Settings, parse};
 use serde_json::{Value, json};
 
 use super::{Peers, network_policy};
@@ -40,9 +40,9 @@ struct World {
 }
 
 impl Peers for World {
-    fn selected(&self, selector: &str) -> Option<Vec<u32>> {
+    fn selected(&self, selector: &SelectorText) -> Option<Vec<u32>> {
         let mut all = self.engine.selectors().into_iter();
-        all.find(|row| *row.selector == *selector).map(|row| row.identities.to_vec())
+        all.find(|row| row.selector == *selector).map(|row| row.identities.to_vec())
     }
 
     fn named(&self, name: &str, protocol: u8) -> BTreeMap<u16, BTreeSet<u32>> {
