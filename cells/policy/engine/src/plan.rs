@@ -6,7 +6,6 @@ use std::collections::btree_map::{BTreeMap, Entry};
 use std::sync::Arc;
 
 use labels::RESERVED;
-use smallvec::SmallVec;
 
 use crate::engine::{Engine, Rule, StoredRule};
 use crate::model::{Action, Authentication, Direction, Port, PortSpec, Ports, Tier};
@@ -121,9 +120,9 @@ pub(crate) struct Side {
     pub(crate) rules: usize,
     /// Parts for any peer.
     pub(crate) any: Vec<Part>,
-    /// Parts for the peers of a selector, in the order of their keys: a rule may have thousands of selectors, and nodes of
-    /// a map would be half empty.
-    pub(crate) peers: Vec<(Peer, Parts)>,
+    /// Parts for the peers of a selector, in the order of these, then of the traffic. A rule may have thousands of
+    /// selectors, most of them with one part: nodes of a map would be half empty.
+    pub(crate) peers: Vec<(Peer, Part)>,
     /// The numbers of the rules' priorities.
     pub(crate) levels: Levels,
     /// Whether a rule asks for authentication, which then holds for narrower allows, too, and beside allows that take
@@ -139,9 +138,6 @@ pub(crate) enum Peer {
     /// The node itself.
     Host,
 }
-
-/// The parts for some peers; most selectors have one.
-pub(crate) type Parts = SmallVec<[Part; 1]>;
 
 /// An action on some traffic, with the index of its reason. The selectors of a rule share the action.
 #[derive(Debug, Clone)]
@@ -378,7 +374,6 @@ impl Builder<'_> {
             authenticates: !passes && rules.iter().any(|rule| rule.authentication.is_some()),
             ..Side::default()
         };
-        let mut peers = BTreeMap::new();
         for (priority, reason) in (0..).zip(additions) {
             let act = Act {
                 traffic: Traffic::Blocks([L4::ALL].into()),
@@ -393,15 +388,16 @@ impl Builder<'_> {
             let part = Part { act: Arc::new(act), origin };
             match reason {
                 Reason::Localhost => {
-                    peers.insert(Peer::Host, Parts::from_buf([part]));
+                    side.peers.push((Peer::Host, part));
                 }
                 _ => side.any.push(part),
             }
         }
         for ((tier, spec), effects) in filters(rules)? {
-            self.filter(&mut side, &mut peers, direction, tier, spec.as_ref(), effects);
+            self.filter(&mut side, direction, tier, spec.as_ref(), effects);
         }
-        side.peers = peers.into_iter().collect();
+        side.peers.sort_by_key(|(peer, _)| *peer);
+        side.peers.shrink_to_fit();
         match direction {
             Direction::Ingress => self.plan.ingress = side,
             Direction::Egress => self.plan.egress = side,
@@ -429,7 +425,6 @@ impl Builder<'_> {
     fn filter(
         &mut self,
         side: &mut Side,
-        peers: &mut BTreeMap<Peer, Parts>,
         direction: Direction,
         tier: Tier,
         spec: Option<&PortSpec>,
@@ -470,7 +465,7 @@ impl Builder<'_> {
             let part = Part { act, origin };
             match everyone && !named {
                 true => side.any.push(part),
-                false => peers.entry(Peer::Selected(*id)).or_default().push(part),
+                false => side.peers.push((Peer::Selected(*id), part)),
             }
         }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::engine::{Engine, Rule};
 use crate::model::{Action, Direction};
 use crate::passes::{Candidate, PeerRules};
-use crate::plan::{Act, Conflict, Match, Part, Parts, Peer, Plan, Reason, Side, Traffic};
+use crate::plan::{Act, Conflict, Match, Part, Peer, Plan, Reason, Side, Traffic};
 use crate::proxy::Redirect;
 use crate::rows::{Key, L4, Row};
 use crate::selections::HOST;
@@ -109,7 +109,7 @@ impl Engine {
             let any = Any::new(side, &mut resolved.reasons);
             for peer in peers.iter().copied().filter(|peer| *peer != 0) {
                 let parts = side.peers.iter().filter(|(peers, _)| self.is_selected(*peers, peer));
-                let parts = parts.flat_map(|(_, parts)| parts);
+                let parts = parts.map(|(_, part)| part);
                 let names = self.identities.get(peer).map(|identity| &identity.ports);
                 let new = peer_rows(parts, names, &any, side, &mut resolved.reasons);
                 let new: BTreeMap<Key, Row> =
@@ -140,8 +140,8 @@ impl Engine {
     /// identity 0.
     fn side_rows(&self, side: &Side, reasons: &mut Reasons) -> Vec<(u32, Arc<PeerRows>)> {
         let any = Any::new(side, reasons);
-        // Pairs of an identity and the index of a selector that selects it. Identities with the same set of selectors
-        // form a class with the same rows; named ports belong to the class key only if a part of the class uses them.
+        // Pairs of an identity and the index of a part that applies to it. Identities with the same parts form a class
+        // with the same rows; named ports belong to the class key only if a part of the class uses them.
         let mut counts: Vec<(u32, u32)> = Vec::new();
         for (index, (peer, _)) in side.peers.iter().enumerate() {
             let selected = match peer {
@@ -151,19 +151,17 @@ impl Engine {
             counts.extend(selected.iter().map(|identity| (*identity, index as u32)));
         }
         counts.sort_unstable();
-        let parts: Vec<&Parts> = side.peers.iter().map(|(_, parts)| parts).collect();
-        let by_name = |part: &Part| matches!(part.act.traffic, Traffic::Named(..));
-        let names_count: Vec<bool> = parts.iter().map(|parts| parts.iter().any(by_name)).collect();
+        let part = |index: &u32| &side.peers[*index as usize].1;
+        let by_name = |index: &u32| matches!(part(index).act.traffic, Traffic::Named(..));
         let mut made: HashMap<(Vec<u32>, Option<&NamedPorts>), Arc<PeerRows>> = HashMap::new();
         let mut rows = Vec::new();
         for group in counts.chunk_by(|a, b| a.0 == b.0) {
             let identity = group[0].0;
             let class: Vec<u32> = group.iter().map(|(_, index)| *index).collect();
-            let named = class.iter().any(|index| names_count[*index as usize]);
+            let named = class.iter().any(by_name);
             let names = named.then(|| self.identities.get(identity).map(|known| &known.ports)).flatten();
             let made = made.entry((class, names)).or_insert_with_key(|(class, names)| {
-                let parts = class.iter().flat_map(|index| parts[*index as usize]);
-                Arc::new(peer_rows(parts, *names, &any, side, reasons))
+                Arc::new(peer_rows(class.iter().map(part), *names, &any, side, reasons))
             });
             rows.push((identity, made.clone()));
         }

@@ -7,6 +7,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
+use smallvec::SmallVec;
 
 use crate::density::Density;
 use crate::identities::{Identities, Identity};
@@ -360,7 +361,7 @@ impl<S: Selects + Clone> Selections<S> {
     }
 
     /// Returns the selectors with a text.
-    pub(crate) fn with_text(&self, text: &SelectorText) -> Vec<&Selection<S>> {
+    pub(crate) fn with_text(&self, text: &SelectorText) -> SmallVec<[&Selection<S>; 1]> {
         if let Some(plain) = text.plain() {
             let named = self.index.named(plain.prefix).filter_map(|id| self.get(id));
             return named.filter(|selection| selection.is_plain(plain)).collect();

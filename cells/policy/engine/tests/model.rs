@@ -299,13 +299,15 @@ fn explained(resolved: &Resolved) -> BTreeMap<String, (Row, String)> {
 /// A model that decides by checking each rule.
 struct Naive<'a> {
     world: &'a World,
+    /// The labels of all identities in the world.
+    labels: &'a BTreeMap<u32, LabelArray>,
     subject: u32,
     ports: &'a NamedPorts,
 }
 
 impl Naive<'_> {
     fn is_about(&self, direction: Direction, entry: &Entry) -> bool {
-        let subject = &self.world.labels(self.subject).unwrap();
+        let subject = &self.labels[&self.subject];
         entry.direction == direction
             && match &entry.subject {
                 Subject::Endpoints(selector) => self.subject != HOST && selector.matches(subject),
@@ -376,13 +378,13 @@ impl Naive<'_> {
     }
 
     fn matches_peer(&self, rule: &Entry, peer: u32) -> bool {
-        let labels = self.world.labels(peer);
+        let labels = self.labels.get(&peer);
         let everyone = Selector::Labels(Vec::new());
         match &rule.peers {
             Peers::All => true,
             Peers::Nothing => false,
             Peers::Of(list) => list.iter().any(|selector| {
-                *selector == everyone || labels.as_ref().is_some_and(|labels| selector.matches(labels))
+                *selector == everyone || labels.is_some_and(|labels| selector.matches(labels))
             }),
         }
     }
@@ -517,9 +519,11 @@ proptest! {
             world.apply(&mut engine, Step::Set(policy));
         }
         world.apply(&mut engine, Step::Groups(groups));
+        let known = world.identities.keys();
+        let labels = known.map(|id| (*id, world.labels(*id).unwrap())).collect::<BTreeMap<_, _>>();
         for subject in world.identities.keys().copied() {
             let resolved = engine.resolve(subject, &own, LIMIT).unwrap();
-            let naive = Naive { world: &world, subject, ports: &own };
+            let naive = Naive { world: &world, labels: &labels, subject, ports: &own };
             for direction in [Direction::Ingress, Direction::Egress] {
                 for peer in world.identities.keys().copied().chain([UNKNOWN]) {
                     for (protocol, port) in (75..91).flat_map(|port| [(6, port), (17, port), (1, port), (132, port)]) {
