@@ -5,10 +5,34 @@ use std::time::Duration;
 
 use cluster_stage::User;
 use integration_tests::{Cluster, binary};
+use k8s_types::Kind;
+use k8s_types::schema::custom_resource_definition;
 use serde_json::{Value, json};
 use test_kit::{Process, require_root, try_wait_until, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// The label of a definition with the version of its schema.
+const VERSION: &str = "io.cilium.k8s.crd.schema.version";
+
+/// A field of CiliumNodes that only a later version has.
+const NEXT_FIELD: &str = "ofTheNextVersion";
+
+/// Returns the definition of CiliumNodes as an operator of a later version registers it.
+fn next_ciliumnode() -> Value {
+    let mut definition = custom_resource_definition(Kind::CiliumNode);
+    definition["metadata"]["labels"][VERSION] = "1.34.0".into();
+    let schema = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    schema["properties"]["spec"]["properties"][NEXT_FIELD] = json!({"type": "string"});
+    definition
+}
+
+/// Returns the definition of pools as an operator of an earlier version has registered it.
+fn previous_pool() -> Value {
+    let mut definition = custom_resource_definition(Kind::CiliumPodIPPool);
+    definition["metadata"]["labels"][VERSION] = "1.33.0".into();
+    definition
+}
 
 struct Network {
     cluster: Cluster,
@@ -21,9 +45,9 @@ impl Network {
         self.object()["status"]["ipam"]["operator-status"]["error"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// A cluster whose operator creates the pool `default`, of two ranges of 14 addresses.
+    /// A cluster whose operator creates the pool `default`, of two ranges of 14 addresses. Definitions are of other versions.
     fn new() -> Network {
-        let mut cluster = Cluster::new(&[]);
+        let mut cluster = Cluster::new(&[next_ciliumnode(), previous_pool()]);
         for option in ["ipv4-range", "ipv6-range"] {
             cluster.node.config.remove(option);
         }
@@ -101,6 +125,14 @@ fn pods_get_addresses_of_their_pools_which_are_requested_exhausted_and_given_bac
         network.object()
     );
 
+    // The field of another version stays through all writes of agent and operator.
+    let patch = json!({"spec": {NEXT_FIELD: "kept"}}).to_string();
+    network
+        .cluster
+        .stage
+        .kubectl(&["patch", "ciliumnode", Cluster::NODE, "--type=merge", "-p", &patch])
+        .unwrap();
+
     // A pod by its annotation: its pool is requested for it, of a CiliumPodIPPool that comes later.
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -156,4 +188,13 @@ fn pods_get_addresses_of_their_pools_which_are_requested_exhausted_and_given_bac
     wait_until("one range is enough", LIMIT, || network.allocated("default").len() <= 2);
     wait_until("nothing is missed", LIMIT, || network.error().is_empty());
     network.cluster.until_well();
+
+    let version = |kind: Kind| {
+        let definition =
+            network.cluster.stage.get(&["crd", &format!("{}.cilium.io", kind.plural())]).unwrap();
+        definition["metadata"]["labels"][VERSION].as_str().unwrap().to_owned()
+    };
+    assert_eq!(network.object()["spec"][NEXT_FIELD], "kept", "{}", network.object());
+    assert_eq!(version(Kind::CiliumNode), "1.34.0", "a later definition is left alone");
+    assert_eq!(version(Kind::CiliumPodIPPool), version(Kind::CiliumIdentity), "an earlier one is replaced");
 }
