@@ -59,19 +59,26 @@ impl SimulatedCluster {
             tracker.add_objects(size.objects(kind)).unwrap();
         }
         tracker.add_objects(custom_resource_definitions()).unwrap();
-        let listener = ns.run(|| TcpListener::bind("127.0.0.1:0")).unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
         // A list of a large kind keeps a thread busy for seconds; leases are renewed meanwhile.
         let runtime =
             Builder::new_multi_thread().worker_threads(SERVER_THREADS).enable_all().build().unwrap();
-        let http = HttpServer::new(&tracker);
-        let server = http.clone();
-        runtime.spawn(async move {
-            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            panic!("{}", server.serve(listener).await);
-        });
+        let (http, url) = serve(ns, &tracker, &runtime);
         Self { size, tracker, http, url, runtime }
+    }
+
+    /// Serves the same objects at another address. The server knows the requests that it gets itself.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    #[must_use]
+    pub fn second_server(&self, ns: &NetNs) -> (HttpServer, String) {
+        serve(ns, &self.tracker, &self.runtime)
+    }
+
+    /// Returns the server of [`url`](Self::url).
+    #[must_use]
+    pub fn server(&self) -> &HttpServer {
+        &self.http
     }
 
     /// Returns the URL of the API server.
@@ -173,4 +180,18 @@ impl SimulatedCluster {
         command.env("K8S_NODE_NAME", Cluster::NODE);
         node.spawn_command(command);
     }
+}
+
+/// Serves a tracker at an address of a network namespace; returns the server and its URL.
+fn serve(ns: &NetNs, tracker: &Tracker, runtime: &Runtime) -> (HttpServer, String) {
+    let listener = ns.run(|| TcpListener::bind("127.0.0.1:0")).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let http = HttpServer::new(tracker);
+    let server = http.clone();
+    runtime.spawn(async move {
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        panic!("{}", server.serve(listener).await);
+    });
+    (http, url)
 }

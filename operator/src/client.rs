@@ -1,12 +1,13 @@
-//! The rate of requests, which is another one than an agent's.
+//! The rate of requests, which is another one than an agent's, and the fence around writes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hive::Settings;
 use hive::prelude::*;
-use k8s_client::ClientProfile;
+use k8s_client::{ClientProfile, Fence};
 use k8s_types::Kind;
+use operator_election::Leadership;
 
 /// How many requests the operator sends. A change takes effect at the next start.
 #[derive(hive::Config, Clone, Debug)]
@@ -34,17 +35,26 @@ impl OperatorClientConfig {
 
 /// Provides the settings of the client.
 pub(crate) fn cell() -> Cell {
-    let profile = |config: Config<OperatorClientConfig>, settings: Arc<Settings>| {
-        let is_on = |option: &str| settings.value(option).is_some_and(|(_, value)| value == "true");
-        Arc::new(ClientProfile {
-            qps: config.operator_k8s_client_qps,
-            burst: config.operator_k8s_client_burst,
-            required: required_kinds(is_on),
-            only_requests: false,
-        })
-    };
+    let profile =
+        |config: Config<OperatorClientConfig>, settings: Arc<Settings>, leadership: Arc<Leadership>| {
+            let is_on = |option: &str| settings.value(option).is_some_and(|(_, value)| value == "true");
+            Arc::new(ClientProfile {
+                qps: config.operator_k8s_client_qps,
+                burst: config.operator_k8s_client_burst,
+                required: required_kinds(is_on),
+                only_requests: false,
+                fence: leaders_writes(&leadership),
+            })
+        };
     let cells = [config::<OperatorClientConfig>(), provide(profile)];
-    module("k8s-client-profile", "Rate of requests of the operator", cells)
+    module("k8s-client-profile", "Rate of requests of the operator, and fence of its writes", cells)
+}
+
+/// Returns a fence that permits writes while this process leads, and those of the election. Cells ask before each write, too,
+/// but a process may be suspended between their question and the moment at which the rate limit lets the request go.
+fn leaders_writes(leadership: &Leadership) -> Fence {
+    let leadership = leadership.clone();
+    Fence::new(move |plural| plural == Kind::Lease.plural() || leadership.holds())
 }
 
 /// Returns the kinds that are not taken as empty lists while they are undefined: CiliumNodes and pools show which ranges are

@@ -35,6 +35,16 @@ impl Process {
         self.signal(libc::SIGTERM)
     }
 
+    /// Suspends all its threads (SIGSTOP).
+    pub fn suspend(&self) -> io::Result<()> {
+        self.signal(libc::SIGSTOP)
+    }
+
+    /// Resumes them (SIGCONT).
+    pub fn resume(&self) -> io::Result<()> {
+        self.signal(libc::SIGCONT)
+    }
+
     /// Sends a signal.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         sys::kill(self.child.id(), signal)

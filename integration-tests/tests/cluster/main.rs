@@ -17,6 +17,7 @@ mod kube_proxy;
 mod kubelet;
 mod multi_pool;
 mod operator;
+mod operator_suspended;
 mod playground;
 mod stage;
 mod tls;

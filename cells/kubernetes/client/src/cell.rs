@@ -63,10 +63,11 @@ async fn new_client(p: ClientParams) -> Result<Client, Error> {
     }
     let rate =
         p.profile.as_ref().map_or((p.config.qps, p.config.burst), |profile| (profile.qps, profile.burst));
-    let (urls, limiter) = (urls(&p.config), Limiter::new(rate.0, rate.1));
+    let fence = p.profile.as_ref().map(|profile| profile.fence.clone()).unwrap_or_default();
+    let (urls, limits) = (urls(&p.config), (Limiter::new(rate.0, rate.1), fence));
     let health = p.health.child("server");
     let link =
-        hive::blocking(move || Link::new(place, urls, Arc::new(sockets), limiter, client, health)).await?;
+        hive::blocking(move || Link::new(place, urls, Arc::new(sockets), limits, client, health)).await?;
     let link = Arc::new(link);
     let is_on = |option: &str| p.settings.get(option).is_some_and(|setting| setting.value == "true");
     let connection = Connection {

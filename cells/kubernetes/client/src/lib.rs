@@ -44,7 +44,7 @@ pub use config::ApiServerConfig;
 pub use definitions::required as required_kinds;
 pub use error::Error;
 pub use probe::ServerProbe;
-pub use profile::ClientProfile;
+pub use profile::{ClientProfile, Fence};
 
 /// Whether the n-th failure in a row is reported: the 1st, 10th, 100th, ...
 fn is_reported(count: u64) -> bool {

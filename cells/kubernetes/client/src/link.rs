@@ -21,6 +21,7 @@ use crate::connect::Connect;
 use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::metrics::ClientMetrics;
+use crate::profile::Fence;
 use crate::request_error::{About, ErrorKind, RequestError, of_connection};
 use crate::target::{template, verb};
 use crate::version::Version;
@@ -43,6 +44,7 @@ pub(crate) struct Link {
     urls: Vec<String>,
     connect: Arc<dyn Connect>,
     limiter: Limiter,
+    fence: Fence,
     pub(crate) metrics: ClientMetrics,
     health: Health,
     state: Mutex<State>,
@@ -134,7 +136,7 @@ impl Link {
         place: Place,
         urls: Vec<String>,
         connect: Arc<dyn Connect>,
-        limiter: Limiter,
+        (limiter, fence): (Limiter, Fence),
         metrics: ClientMetrics,
         health: Health,
     ) -> Result<Link, Error> {
@@ -162,6 +164,7 @@ impl Link {
             urls,
             connect,
             limiter,
+            fence,
             metrics,
             health,
             state: Mutex::new(state),
@@ -210,8 +213,8 @@ impl Link {
         self.born.elapsed().saturating_sub(Duration::from_millis(self.last_received.load(Ordering::Relaxed)))
     }
 
-    /// Sends a request and waits for the response's head. Fails if all connections are closed meanwhile, and for status
-    /// codes other than success.
+    /// Sends a request, unless the fence refuses it, and waits for the response's head. Fails if all connections are closed
+    /// meanwhile, and for status codes other than success.
     pub(crate) async fn send(
         &self,
         lease: &Lease,
@@ -224,6 +227,10 @@ impl Link {
         let (method, uri) = (request.method().clone(), request.uri().to_string());
         let path = template(&uri);
         self.metrics.waited(waited);
+        if !self.fence.permits(&method, plural) {
+            let text = format!("{method} {name} was not sent: this process may not write any more");
+            return Err(RequestError::new(ErrorKind::Fenced, text));
+        }
         let verb = verb(&method, &uri);
         let about = About { name, verb, plural, group, server: &lease.url, names: &lease.names };
         let (asked, failures) = (Instant::now(), self.state.lock().failures);

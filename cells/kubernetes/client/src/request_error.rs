@@ -60,6 +60,8 @@ pub(crate) enum ErrorKind {
     Busy,
     /// Another status code that is not success.
     Failed,
+    /// The process may not write any more; the request was not sent.
+    Fenced,
 }
 
 impl ErrorKind {
@@ -83,6 +85,7 @@ impl ErrorKind {
             ErrorKind::TooNew => "too-new",
             ErrorKind::Busy => "busy",
             ErrorKind::Failed => "failed",
+            ErrorKind::Fenced => "fenced",
         }
     }
 }

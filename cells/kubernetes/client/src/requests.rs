@@ -74,7 +74,8 @@ fn failed(error: RequestError) -> ApiError {
         | ErrorKind::Rewound
         | ErrorKind::TooNew
         | ErrorKind::Busy
-        | ErrorKind::Failed => {
+        | ErrorKind::Failed
+        | ErrorKind::Fenced => {
             ApiError::Unavailable { message: text, retry_after: after.map(|after| after.as_secs()) }
         }
     }

@@ -3,6 +3,7 @@
 mod body;
 mod path;
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,11 +31,27 @@ const WATCH_LIFETIME: Duration = Duration::from_secs(30 * 60);
 /// A [`Tracker`] behind a TCP listener: a client uses it as it uses a kube-apiserver without TLS and authentication.
 ///
 /// Lists (with pages), streaming lists, watches that resume from a version, and requests on single objects, all as JSON.
-/// Only kinds with a type in `k8s_types` are served. Clones are one server.
+/// Only kinds with a type in `k8s_types` are served. Clones are one server; several servers of a tracker each know their own
+/// requests.
 #[derive(Clone, Debug)]
 pub struct HttpServer {
     tracker: Tracker,
-    requests: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Requests>>,
+}
+
+type Hook = Box<dyn FnMut(&str) + Send>;
+
+#[derive(Default)]
+struct Requests {
+    hook: Option<Hook>,
+    /// Those since the last [`take_requests`](HttpServer::take_requests).
+    log: Vec<String>,
+}
+
+impl fmt::Debug for Requests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Requests").field("log", &self.log).finish_non_exhaustive()
+    }
 }
 
 impl HttpServer {
@@ -45,7 +62,12 @@ impl HttpServer {
 
     /// Returns the requests since the last call, each as `METHOD PATH?QUERY`.
     pub fn take_requests(&self) -> Vec<String> {
-        std::mem::take(&mut self.requests.lock())
+        std::mem::take(&mut self.requests.lock().log)
+    }
+
+    /// Calls a function with each request, `METHOD PATH?QUERY`, before it is executed. It replaces the one before.
+    pub fn on_request(&self, hook: impl FnMut(&str) + Send + 'static) {
+        self.requests.lock().hook = Some(Box::new(hook));
     }
 
     /// Serves the connections of a listener; ends only with an error of the listener. Connections end when it is dropped.
@@ -75,9 +97,17 @@ impl HttpServer {
         }
     }
 
+    fn note(&self, request: String) {
+        let mut requests = self.requests.lock();
+        if let Some(hook) = &mut requests.hook {
+            hook(&request);
+        }
+        requests.log.push(request);
+    }
+
     async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, hyper::Error> {
         let (head, body) = request.into_parts();
-        self.requests.lock().push(format!("{} {}", head.method, head.uri));
+        self.note(format!("{} {}", head.method, head.uri));
         let body = body.collect().await?.to_bytes();
         if head.uri.path() == "/version" {
             let version =

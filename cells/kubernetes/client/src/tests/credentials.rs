@@ -19,7 +19,7 @@ async fn following(file: &std::path::Path) -> TestHive {
         "client",
         "x",
         [invoke(move |health: Health, jobs: JobGroup| {
-            let (metrics, limiter) = (ClientMetrics::default(), Limiter::new(0.0, 1));
+            let (metrics, limiter) = (ClientMetrics::default(), (Limiter::new(0.0, 1), Fence::default()));
             let connect = Arc::new(Fake::new(&["pods"]));
             let link =
                 Link::new(place.clone(), vec![], connect, limiter, metrics, health.child("server")).unwrap();

@@ -36,6 +36,11 @@ impl Connect for Overlapping {
     }
 }
 
+fn link(server: &(impl Connect + Clone + 'static), limits: (Limiter, Fence), health: Health) -> Link {
+    let (urls, connect) = (vec!["http://fake".to_owned()], Arc::new(server.clone()));
+    Link::new(Place::Nowhere, urls, connect, limits, ClientMetrics::default(), health).unwrap()
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_request_that_a_failure_has_overtaken_is_no_recovery() {
     let server = Overlapping::default();
@@ -45,9 +50,7 @@ async fn a_request_that_a_failure_has_overtaken_is_no_recovery() {
         TestHive::new(module("client", "x", [invoke(move |health: Health| *taken.lock() = Some(health))]));
     hive.start().await;
     let health = given.lock().take().expect("the module has health");
-    let (metrics, limiter) = (ClientMetrics::default(), Limiter::new(0.0, 1));
-    let urls = vec!["http://fake".to_owned()];
-    let link = Link::new(Place::Nowhere, urls, Arc::new(server.clone()), limiter, metrics, health).unwrap();
+    let link = link(&server, (Limiter::new(0.0, 1), Fence::default()), health);
     let fetch = async |path: &str| {
         let request = crate::link::request(http::Method::GET, path, "application/json", Body::empty());
         link.fetch(request, "x", "pods", "").await.is_ok()
@@ -66,5 +69,55 @@ async fn a_request_that_a_failure_has_overtaken_is_no_recovery() {
     server.is_broken.store(false, Ordering::Relaxed);
     assert!(fetch("/again").await);
     assert_eq!(*link.recoveries().borrow(), 1);
+    hive.stop().await;
+}
+
+/// A server that records requests.
+#[derive(Clone, Default)]
+struct Recording(Arc<Mutex<Vec<String>>>);
+
+impl Connect for Recording {
+    fn connect(&self, _: &Access, _: &Uri) -> Result<kube::Client, String> {
+        let this = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            this.0.lock().push(format!("{} {}", request.method(), request.uri()));
+            std::future::ready(Ok::<_, io::Error>(Response::new(Body::empty())))
+        });
+        Ok(kube::Client::new(service, "default"))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_waits_for_the_rate_limit_is_not_sent_once_the_fence_is_up() {
+    let (server, is_up) = (Recording::default(), Arc::new(AtomicBool::new(false)));
+    let given: Arc<Mutex<Option<Health>>> = Arc::default();
+    let taken = given.clone();
+    let mut hive =
+        TestHive::new(module("client", "x", [invoke(move |health: Health| *taken.lock() = Some(health))]));
+    hive.start().await;
+    let health = given.lock().take().expect("the module has health");
+    let seen = is_up.clone();
+    let fence = Fence::new(move |plural| plural == "leases" || !seen.load(Ordering::Relaxed));
+    let link = link(&server, (Limiter::new(1.0, 1), fence), health);
+    let fetch = async |method: http::Method, plural: &str| {
+        let request = crate::link::request(method, &format!("/{plural}"), "application/json", Body::empty());
+        link.fetch(request, "x", plural, "").await.map(drop).map_err(|error| error.to_string())
+    };
+    assert_eq!(fetch(http::Method::PUT, "nodes").await, Ok(()));
+    // The next ones wait for a second each.
+    let raised = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        is_up.store(true, Ordering::Relaxed);
+    };
+    let (waiting, lease, read, ()) = futures::join!(
+        fetch(http::Method::PATCH, "nodes"),
+        fetch(http::Method::PUT, "leases"),
+        fetch(http::Method::GET, "nodes"),
+        raised
+    );
+    assert_eq!(waiting, Err("PATCH x was not sent: this process may not write any more".to_owned()));
+    assert_eq!((lease, read), (Ok(()), Ok(())));
+    assert_eq!(*server.0.lock(), ["PUT /nodes", "PUT /leases", "GET /nodes"]);
+    assert_eq!(*link.recoveries().borrow(), 0, "the server has not failed");
     hive.stop().await;
 }

@@ -22,6 +22,7 @@ use crate::definitions::Definitions;
 use crate::limiter::Limiter;
 use crate::link::Link;
 use crate::metrics::{ClientMetrics, Watches};
+use crate::profile::Fence;
 use crate::source::{ApiServer, Connection};
 use crate::watch_timeouts::WatchTimeouts;
 
@@ -56,7 +57,7 @@ impl Bench {
         let health = health.lock().take().expect("the module has health");
         let urls = if urls.is_empty() { vec!["http://fake"] } else { urls.to_vec() };
         let urls = urls.into_iter().map(str::to_owned).collect();
-        let (metrics, limiter) = (ClientMetrics::default(), Limiter::new(0.0, 1));
+        let (metrics, limiter) = (ClientMetrics::default(), (Limiter::new(0.0, 1), Fence::default()));
         let connect = Arc::new(fake.clone());
         let link =
             Link::new(Place::Nowhere, urls, connect, limiter, metrics, health.child("server")).unwrap();
