@@ -17,6 +17,7 @@ use serde_json::Value;
 use test_kit::{UdpFlow, require_root};
 
 mod cilium_node;
+mod cluster;
 mod service;
 
 use cilium_node::{ON_DEVICES, Original, PINS, ROUTER, parse};
@@ -154,23 +155,21 @@ fn a_node_of_the_original_is_taken_over() {
 }
 
 #[test]
-fn a_node_goes_back_to_the_original_with_its_links_maps_and_records() {
+fn a_node_of_a_cluster_is_taken_over_and_goes_back_with_its_links_maps_records_and_objects() {
     require_root!();
     let mut original = Original::new();
-    original.node.apply("policy.yaml", POLICY);
-    for pod in original.pods() {
-        original.node.apply(
-            &format!("pod-{}.yaml", pod.name),
-            &pod_manifest("default", pod.name, &[("app", pod.name)]),
-        );
-    }
+    let cluster = cluster::joined(&mut original);
+    let relied_on = cluster::relied_on(&cluster, &original);
     original.node.write_services(&state_file(&[cast::service(original.server.ips)]));
     let (flows, never) = (old_flows(&original), denied(&original));
     let (old_links, old_maps) = (links(&original), reused(&original));
-    original.node.start();
+    cluster.spawn(&mut original.node);
+    original.node.wait_ready();
     eventually(|| links(&original).iter().all(|(pin, link)| old_links[pin].program != link.program));
     let ours = links(&original);
     sleep(Duration::from_millis(200));
+    assert_eq!(cluster::relied_on(&cluster, &original), relied_on, "taken over: {}", original.node.log());
+    eventually(|| cluster::has_written(&cluster));
     original.node.stop();
     let programs = original.come_back();
     assert!(ours.values().all(|link| !programs.contains(&link.program)), "control: {programs:?}");
@@ -197,6 +196,8 @@ fn a_node_goes_back_to_the_original_with_its_links_maps_and_records() {
         assert_eq!(record["SecLabel"]["id"], pod.identity);
     }
     assert!(!original.node.sandbox().run_dir().join("cilium.pid").exists(), "Cilium's agent may start");
+    assert_eq!(cluster::relied_on(&cluster, &original), relied_on, "back again: {}", original.node.log());
+    assert_eq!(cluster::take_replacements(&cluster), [""; 0]);
 }
 
 #[test]
