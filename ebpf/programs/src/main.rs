@@ -33,6 +33,8 @@
 //! - `cil_to_netdev` is attached, and TO_NETWORK events and metrics exist, with `kube-proxy-replacement`,
 //!   `enable-bpf-masquerade` or `enable-host-firewall`; encryption, which needs it as well, is not implemented.
 //! - A pod's packet to the host meets the host's policy at the pod's interface, not at `cilium_host`.
+//! - Neighbour discovery of a pod is for the link: with another hop limit than 255, or to a destination that the stack
+//!   would forward it to, an advertisement is a packet like others, whose source and policy are checked; Cilium passes it.
 //! - Packets of devices without Ethernet headers are not subject to the host firewall.
 //!
 //! Rules that the verifier requires: no panics, no slices, packet pointers checked by [`packet::skb::Skb::header`] and

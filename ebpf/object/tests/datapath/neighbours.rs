@@ -116,3 +116,43 @@ fn other_neighbour_discovery() -> Result<()> {
     assert_eq!(datapath.counted(drop::INVALID_PACKET_DROPPED, direction::EGRESS)?, 1);
     Ok(())
 }
+
+/// Found by random packets: neighbour discovery passed to the stack with any source, past policy, and the stack forwards
+/// it unless it is for the link.
+#[test]
+fn neighbour_discovery_that_the_stack_would_forward_is_a_packet_like_others() -> Result<()> {
+    test_kit::require_root!();
+    let mut datapath = Datapath::with_pods(&default_config())?;
+    datapath.set_policy(&A, &[])?;
+    let advertise = |source: Ipv6Addr, destination: Ipv6Addr, hops| {
+        eth(A.node_mac, A.mac, IPV6, &icmpv6(source, destination, hops, [&[136, 0][..], &[0; 22]].concat()))
+    };
+    let link: [Ipv6Addr; 3] = ["fe80::1".parse()?, "ff02::1".parse()?, HOST_V6];
+    for destination in link {
+        let outcome = datapath.run(FROM_CONTAINER, &advertise(A.ipv6, destination, 255))?;
+        assert_eq!(outcome.verdict, PASS, "{destination}");
+    }
+    let spoofed: Ipv6Addr = "fd00::bad".parse()?;
+    let mut dropped =
+        |packet: &[u8]| datapath.dropped(direction::EGRESS, |datapath| datapath.run(FROM_CONTAINER, packet));
+    for (destination, hops) in [(OUTSIDE_V6, 255), (B.ipv6, 255), (OUTSIDE_V6, 64), (HOST_V6, 64)] {
+        let reason = dropped(&advertise(A.ipv6, destination, hops))?;
+        assert_eq!(reason, Some(drop::POLICY_DENIED), "{destination} {hops}");
+        let reason = dropped(&advertise(spoofed, destination, hops))?;
+        assert_eq!(reason, Some(drop::INVALID_SOURCE_IP), "{destination} {hops}");
+    }
+    // A solicitation for the host that is sent to another address.
+    for target in [HOST_V6, A.ipv6] {
+        let mut packet = eth(A.node_mac, A.mac, IPV6, &solicitation(A.ipv6, target, Some(A.mac)));
+        assert_eq!(dropped(&packet)?, None, "the control: {target}");
+        packet[38..54].copy_from_slice(&OUTSIDE_V6.octets());
+        assert_eq!(dropped(&packet)?, Some(drop::UNKNOWN_L3_TARGET_ADDRESS), "{target}");
+    }
+    // With the pods on a bridge of another plugin advertisements are for any of its addresses.
+    let config = NodeConfig { arp_responder: 0, ..default_config() };
+    let mut datapath = Datapath::with_pods(&config)?;
+    datapath.set_policy(&A, &[])?;
+    let outcome = datapath.run(FROM_CONTAINER, &advertise(A.ipv6, OUTSIDE_V6, 255))?;
+    assert_eq!(outcome.verdict, PASS);
+    Ok(())
+}

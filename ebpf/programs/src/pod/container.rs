@@ -114,8 +114,11 @@ fn admit<F: Services>(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
     // SAFETY: checked by `header`; nothing is written while this borrow is used.
     let ip = unsafe { &*header };
-    if F::is_neighbour_discovery(skb, ip) {
-        return ndp::dispatch(skb, me);
+    if F::is_neighbour_discovery(skb, ip)
+        && F::is_from_link(ip)
+        && let Some(result) = ndp::dispatch(skb, me)
+    {
+        return result;
     }
     if enabled!(source_ip_verification)
         && me.flags & ep_flag::SOURCE_CHECK != 0

@@ -17,6 +17,7 @@ const ICMPV6: u8 = 58;
 pub(crate) const TIME_EXCEEDED: u8 = 3;
 const IPV6_LEN: usize = size_of::<Ipv6Header>();
 const ICMP_OFFSET: usize = ETH_LEN + IPV6_LEN;
+const DESTINATION_OFFSET: usize = 24;
 
 /// Flags of an advertisement (RFC 4861, 4.4), in network byte order.
 const ROUTER: u32 = 0x8000_0000u32.to_be();
@@ -59,18 +60,38 @@ struct PseudoHeader {
     next_header: u32,
 }
 
-/// Tail-calls the program of solicitations, and passes advertisements to the stack.
+/// Tail-calls the program of solicitations, and passes advertisements for the link to the stack. `None` for those that the
+/// stack would forward: they are packets like any other.
 #[inline(always)]
-pub(crate) fn dispatch(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
+pub(crate) fn dispatch(skb: Skb, me: &EndpointConfig) -> Option<Result<i32, Drop>> {
     let mut kind = 0u8;
     if !skb.load(ICMP_OFFSET, &mut kind) {
-        return Err(drop_here!(INVALID_PACKET_DROPPED));
+        return Some(Err(drop_here!(INVALID_PACKET_DROPPED)));
     }
     if kind != NEIGHBOUR_SOLICITATION {
-        return Ok(pass(skb, me));
+        let destination = destination(skb)?;
+        // On a bridge of another plugin the node has addresses that are not in the map.
+        let is_for_node = !enabled!(arp_responder)
+            || is_on_link(destination)
+            || endpoint::local::<V6>(destination).is_some_and(|row| row.flags & lxc_flag::HOST != 0);
+        return is_for_node.then(|| Ok(pass(skb, me)));
     }
     skb.tail_call(slot::ICMP6_NS);
-    Err(drop_here!(MISSED_TAIL_CALL))
+    Some(Err(drop_here!(MISSED_TAIL_CALL)))
+}
+
+#[inline(always)]
+fn destination(skb: Skb) -> Option<[u32; 4]> {
+    let mut destination = [0u32; 4];
+    skb.load(ETH_LEN + DESTINATION_OFFSET, &mut destination).then_some(destination)
+}
+
+/// True for a link-local address, and for a multicast address of this scope: no router forwards packets to them.
+#[inline(always)]
+fn is_on_link(address: [u32; 4]) -> bool {
+    const LOCAL: [u32; 2] = [0xffc0_0000u32.to_be(), 0xfe80_0000u32.to_be()];
+    const MULTICAST: [u32; 2] = [0xff0f_0000u32.to_be(), 0xff02_0000u32.to_be()];
+    address[0] & LOCAL[0] == LOCAL[1] || address[0] & MULTICAST[0] == MULTICAST[1]
 }
 
 /// Passes a message to the stack. Without the mark the rule against unknown pods would drop it.
@@ -80,8 +101,18 @@ fn pass(skb: Skb, me: &EndpointConfig) -> i32 {
     PASS
 }
 
+/// Passes a solicitation to the stack if it is sent to the link or to its target.
+#[inline(always)]
+fn pass_to(skb: Skb, me: &EndpointConfig, target: [u32; 4]) -> Result<i32, Drop> {
+    match destination(skb) {
+        Some(destination) if is_on_link(destination) || V6::same(destination, target) => Ok(pass(skb, me)),
+        _ => Err(drop_here!(UNKNOWN_L3_TARGET_ADDRESS)),
+    }
+}
+
 /// Answers a pod's solicitation: for the router and for pods of this node with the MAC address of the host's side.
-/// Solicitations for the host are passed to the stack, which also updates its neighbour table; any other is dropped.
+/// Solicitations for the host are passed to the stack, which also updates its neighbour table; any other is dropped, and
+/// so is one that the stack would forward.
 #[inline(always)]
 pub(crate) fn handle(skb: Skb) -> i32 {
     let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {
@@ -102,7 +133,7 @@ fn answer(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
     let target = solicitation.target;
     // Duplicate address detection for the pod's own address must not find one.
     if V6::same(target, me.ipv6) {
-        return Ok(pass(skb, me));
+        return pass_to(skb, me, target);
     }
     let router = node!(router_ipv6);
     let flags = if V6::same(target, router) {
@@ -112,7 +143,7 @@ fn answer(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
         SOLICITED | OVERRIDE
     } else {
         match endpoint::local::<V6>(target) {
-            Some(row) if row.flags & lxc_flag::HOST != 0 => return Ok(pass(skb, me)),
+            Some(row) if row.flags & lxc_flag::HOST != 0 => return pass_to(skb, me, target),
             Some(_) => SOLICITED | OVERRIDE,
             None => return Err(drop_here!(UNKNOWN_L3_TARGET_ADDRESS)),
         }
