@@ -3,7 +3,6 @@
 use crate::events::Ring;
 use crate::kit::*;
 use crate::packet::*;
-use crate::policy::{IN, Kind, OUT, row};
 use anyhow::{Context as _, Result};
 use datapath_abi::signal::{self, AuthKey, AuthRequired};
 use datapath_abi::{NodeConfig, Pod as Plain, direction, drop};

@@ -3,7 +3,6 @@
 use crate::kit::*;
 use crate::l4::{l4_offset, seen};
 use crate::packet::*;
-use crate::policy::{IN, Kind, OUT, row};
 use anyhow::Result;
 use datapath_abi::{NodeConfig, direction, drop, identity};
 use std::net::IpAddr;

@@ -3,7 +3,6 @@
 use crate::events::{Ring, split};
 use crate::kit::*;
 use crate::packet::*;
-use crate::policy::{IN, Kind, OUT, row};
 use anyhow::{Context as _, Result};
 use datapath_abi::event::{self, PolicyVerdictNotify, verdict_flag};
 use datapath_abi::{NodeConfig, direction, drop, ep_flag, identity, mark};

@@ -7,6 +7,7 @@ use crate::l4::*;
 use crate::nodeport::*;
 use crate::nodeport_remote::with_hops;
 use crate::packet::checksum;
+use crate::random::{Choices as _, Numbers};
 use crate::service::*;
 use crate::uplink::routed;
 use crate::xdp;
@@ -324,7 +325,7 @@ fn marks_of_congestion_are_those_of_the_packet_inside() -> Result<()> {
 fn damaged_headers_are_handled_or_counted() -> Result<()> {
     test_kit::require_root!();
     const ROUNDS: usize = 4000;
-    let mut numbers = xdp::Numbers::new(3);
+    let mut numbers = Numbers::new(3);
     for family in FAMILIES {
         let config = NodeConfig { extended_protocols: 1, ..through_the_stack() };
         let mut node = Node::frontend(&config, family, UDP, &[family.b(BACKEND_PORT)])?;

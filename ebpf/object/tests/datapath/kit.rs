@@ -22,11 +22,13 @@ use std::net::IpAddr;
 mod packets;
 #[path = "kit/peer.rs"]
 mod peer;
+#[path = "kit/rows.rs"]
+mod rows;
 #[path = "kit/scene.rs"]
 mod scene;
 
 #[allow(unused_imports, reason = "some benchmarks need a part of the kit")]
-pub(crate) use {packets::*, peer::*, scene::*};
+pub(crate) use {packets::*, peer::*, rows::*, scene::*};
 
 /// Everybody, both ways.
 pub(crate) const ALLOW_ALL: [PolicyRow; 2] =
@@ -362,6 +364,22 @@ impl Datapath {
             .filter(|(key, ..)| key.reason == reason && key.dir == direction)
             .map(|c| c.1)
             .sum())
+    }
+
+    /// Forgets connections and first fragments.
+    pub(crate) fn forget_flows(&mut self) -> Result<()> {
+        self.clear::<14, 56>("cilium_ct4_global")?;
+        self.clear::<14, 56>("cilium_ct_any4_global")?;
+        self.clear::<38, 56>("cilium_ct6_global")?;
+        self.clear::<38, 56>("cilium_ct_any6_global")?;
+        self.clear::<12, 4>("cilium_ipv4_frag_datagrams")?;
+        self.clear::<40, 4>("cilium_ipv6_frag_datagrams")
+    }
+
+    fn clear<const K: usize, const V: usize>(&mut self, map: &str) -> Result<()> {
+        let mut rows = HashMap::<_, [u8; K], [u8; V]>::try_from(self.map(map)?)?;
+        let keys = rows.keys().collect::<Result<Vec<_>, _>>()?;
+        Ok(keys.iter().try_for_each(|key| rows.remove(key))?)
     }
 
     /// Every row of the metrics map: key, packets, bytes.

@@ -34,6 +34,7 @@ mod policy;
 mod probes;
 mod protocols;
 mod proxy;
+mod random;
 mod routes;
 mod service;
 mod services;

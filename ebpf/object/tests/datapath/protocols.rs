@@ -2,7 +2,6 @@
 
 use crate::kit::*;
 use crate::packet::*;
-use crate::policy::{Kind, OUT, row};
 use anyhow::Result;
 use datapath_abi::{NodeConfig, direction, drop};
 use std::net::IpAddr;

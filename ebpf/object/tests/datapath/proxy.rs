@@ -4,7 +4,6 @@ use crate::events::{Ring, split};
 use crate::kit::*;
 use crate::l4::{ACK, SCTP, SYN, TCP, UDP, ip as l4_ip};
 use crate::packet::{eth, ip, tcp, udp_ports};
-use crate::policy::{IN, Kind, OUT, row};
 use anyhow::{Context as _, Result};
 use datapath_abi::event::{PolicyVerdictNotify, TraceNotify};
 use datapath_abi::mark::{self, cb, delivery};

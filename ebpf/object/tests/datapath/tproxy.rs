@@ -3,7 +3,6 @@
 use crate::fragments::pieces;
 use crate::kit::*;
 use crate::packet::*;
-use crate::policy::{IN, Kind, OUT, row};
 use crate::traffic::{Node, link};
 use anyhow::{Context as _, Result};
 use datapath_abi::{NodeConfig, direction, drop, mark};

@@ -6,6 +6,7 @@ use crate::kit::*;
 use crate::l4::*;
 use crate::nodeport::*;
 use crate::nodeport_remote::native;
+use crate::random::{Choices as _, Numbers};
 use crate::service::*;
 use crate::uplink::{UPLINK, routed};
 use anyhow::{Context as _, Result};
@@ -409,26 +410,12 @@ fn listed_senders_are_dropped() -> Result<()> {
     Ok(())
 }
 
-/// A generator of numbers (Knuth's constants), the same in each run.
-pub(crate) struct Numbers(u64);
-
-impl Numbers {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(crate) fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % end
-    }
-}
-
 /// Whatever bytes a device receives: a packet is sent, dropped and counted, translated with its mark, or left as it is.
 #[test]
 fn damaged_packets_are_left_as_they_are_or_counted() -> Result<()> {
     test_kit::require_root!();
     const ROUNDS: usize = 6000;
-    let mut numbers = Numbers(1);
+    let mut numbers = Numbers::new(1);
     let direct = NodeConfig { dsr: dsr::BY_SERVICE, ..config() };
     for (family, config) in FAMILIES.into_iter().zip([crate::nodeport_remote::tunnel(), direct]) {
         let config = NodeConfig { before_services: before_services::XDP, extended_protocols: 1, ..config };
