@@ -22,7 +22,18 @@
 //! | `netlink` | the kernel | packets, attributes, responses to requests |
 //! | `hubble` | clients of Hubble, and its options | requests of gRPC, filters, field masks, lines of flows |
 //! | `envoy` | an Envoy, and an API server | requests of xDS, messages of the access log, Envoy configurations |
+//! | `packets` | pods and the network | the programs of tc, by test runs: needs root |
 //! | `events` | pods, by their packets; the server of the monitor's socket | events, the stream, the lines that are printed |
+
+#[path = "../../ebpf/object/tests/datapath/kit.rs"]
+#[allow(dead_code, reason = "a part of what the tests need")]
+mod kit;
+#[path = "../../ebpf/object/tests/datapath/packet.rs"]
+#[allow(dead_code, reason = "a part of what the tests need")]
+mod packet;
+#[path = "../../ebpf/object/tests/datapath/random.rs"]
+#[allow(dead_code, reason = "a part of what the tests need")]
+mod random;
 
 mod answers;
 mod bodies;
@@ -39,6 +50,7 @@ mod manifests;
 mod names;
 mod netlink;
 mod objects;
+mod packets;
 mod policies;
 mod records;
 mod tables;
@@ -55,7 +67,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 17] = [
+pub const TARGETS: [Target; 18] = [
     Target { name: "http", longest: 2048, run: http::run },
     Target { name: "bodies", longest: 2048, run: bodies::run },
     Target { name: "cni", longest: 2048, run: cni::run },
@@ -73,7 +85,20 @@ pub const TARGETS: [Target; 17] = [
     Target { name: "hubble", longest: 512, run: hubble::run },
     Target { name: "events", longest: 512, run: events::run },
     Target { name: "envoy", longest: 4096, run: envoy::run },
+    Target { name: "packets", longest: 1024, run: packets::run },
 ];
+
+pub use packets::seeds as seeds_of_packets;
+
+/// The number of places in programs of the kernel that inputs may reach.
+pub const PLACES: usize = packets::PLACES;
+
+/// Returns whether an input has reached a place in programs of the kernel since the last call for this place: coverage
+/// that no instrumentation sees.
+#[must_use]
+pub fn has_reached(place: usize) -> bool {
+    packets::REACHED[place].swap(0, std::sync::atomic::Ordering::Relaxed) != 0
+}
 
 /// Returns the target of this name.
 #[must_use]

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use fuzz::TARGETS;
+use fuzz::{PLACES, TARGETS, has_reached, seeds_of_packets, target};
 
 /// The time limit of an input, with a margin for a busy machine: none needs a hundredth of it.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -54,4 +54,28 @@ fn the_corpus_stays_small() {
     let bytes: u64 =
         TARGETS.iter().flat_map(|target| corpus(target.name)).map(|f| f.metadata().unwrap().len()).sum();
     assert!(bytes < 300_000, "{bytes} bytes");
+}
+
+/// `UPDATE=1` writes them.
+#[test]
+fn the_corpus_has_the_seeds_of_packets() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/packets");
+    for (number, seed) in seeds_of_packets().into_iter().enumerate() {
+        let file = folder.join(format!("seed-{number}"));
+        if std::env::var_os("UPDATE").is_some() {
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(&file, &seed).unwrap();
+        }
+        assert!(fs::read(&file).unwrap() == seed, "{}; UPDATE=1 writes it", file.display());
+    }
+}
+
+/// Without root the target of packets passes whatever its input.
+#[test]
+fn packets_reach_places_in_the_programs() {
+    test_kit::require_root!();
+    let packets = target("packets").unwrap();
+    seeds_of_packets().iter().for_each(|seed| (packets.run)(seed));
+    let reached = (0..PLACES).filter(|place| has_reached(*place)).count();
+    assert!(reached > 10, "{reached} places");
 }
