@@ -40,11 +40,12 @@ pub(crate) const LAYERS: &[&[&str]] = &[
     &["local-node", "runtime-options", "k8s-tables", "k8s-client", "k8s-fake-apiserver", "k8s-writer"],
     &["datapath-api", "conntrack-gc", "masquerade", "monitor", "routes", "desired-devices"],
     &["identity", "k8s-node", "ciliumnode", "proxy-ports"],
-    &["ipcache", "loadbalancer", "dns-proxy"],
+    &["ipcache", "loadbalancer"],
     &[
         "ipam",
         "ipam-crd",
         "ipam-multi-pool",
+        "dns-proxy",
         "policy",
         "node-manager",
         "loadbalancer-healthserver",

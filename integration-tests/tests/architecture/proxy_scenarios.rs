@@ -63,6 +63,7 @@ const TESTS: &[(&[u8], &str, &str)] = &[
         "cells/identity/allocator/src/nodes.rs",
         "a_restart_keeps_the_identities_of_names_that_the_ipcache_has",
     ),
+    (&[44], QUERIES, "a_pod_reaches_the_addresses_of_allowed_names_over_a_kill"),
     (&[45], PORTS_FILE, "old_and_damaged_files_are_not_used"),
     (&[45], PORTS_FILE, "names_in_rules_have_their_kind"),
     (&[45, 59], REDIRECTS, "a_restart_keeps_the_port_and_gives_no_policies_before_all_are_known"),
@@ -106,7 +107,7 @@ const TESTS: &[(&[u8], &str, &str)] = &[
 ];
 
 /// Scenarios without a test, and why.
-const WITHOUT_TEST: [(&[u8], &str); 7] = [
+const WITHOUT_TEST: [(&[u8], &str); 6] = [
     (&[11], "programs translate a service before they ask for its policy, whatever the port"),
     (&[21], "waits of 20 s and more; a port that stays taken fails the start"),
     (&[28], "addresses of the cluster have their own, longer or more trusted entries in the ipcache"),
@@ -115,7 +116,6 @@ const WITHOUT_TEST: [(&[u8], &str); 7] = [
         "maps wait a second at most for Envoy, which another scenario's tests hold; answers wait for maps",
     ),
     (&[40], "rules are read before the first round of policy, as at every start"),
-    (&[44], "an option that is not built: `dns-policy-unload-on-shutdown`"),
     (&[55], "there is no regeneration to undo: rules of proxies are rows that follow policy"),
 ];
 

@@ -128,21 +128,7 @@ fn staged(options: &[(&str, &str)], check: impl FnOnce(&mut Node, &Pod)) {
         node.world().ip(&format!("addr add {address}/32 dev eth0")).unwrap();
     }
     node.start();
-    let policy = json!({
-        "apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy",
-        "metadata": {"name": "names", "namespace": "default"},
-        "spec": {"endpointSelector": {}, "egress": [
-            {
-                "toCIDR": [format!("{}/32", Node::WORLD_IPV4), format!("{}/128", Node::WORLD_IPV6)],
-                "toPorts": [{
-                    "ports": [{"port": "53", "protocol": "ANY"}],
-                    "rules": {"dns": [{"matchPattern": "*.allowed.test"}]},
-                }],
-            },
-            {"toFQDNs": [{"matchPattern": "*.allowed.test"}]},
-        ]},
-    });
-    node.apply("names.yaml", &policy.to_string());
+    node.apply("names.yaml", &policy("*.allowed.test"));
     let pod = node.add_pod("client");
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -154,6 +140,25 @@ fn staged(options: &[(&str, &str)], check: impl FnOnce(&mut Node, &Pod)) {
             std::panic::resume_unwind(panic);
         }
     });
+}
+
+/// Lets pods ask the world for names of a pattern, and reach the addresses of those of `allowed.test`.
+fn policy(pattern: &str) -> String {
+    let policy = json!({
+        "apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy",
+        "metadata": {"name": "names", "namespace": "default"},
+        "spec": {"endpointSelector": {}, "egress": [
+            {
+                "toCIDR": [format!("{}/32", Node::WORLD_IPV4), format!("{}/128", Node::WORLD_IPV6)],
+                "toPorts": [{
+                    "ports": [{"port": "53", "protocol": "ANY"}],
+                    "rules": {"dns": [{"matchPattern": pattern}]},
+                }],
+            },
+            {"toFQDNs": [{"matchPattern": "*.allowed.test"}]},
+        ]},
+    });
+    policy.to_string()
 }
 
 /// Checks the flows of the denied query, of the allowed one with its answer, and of the verdict on their packets.
@@ -214,7 +219,34 @@ fn check_flows(node: &Node) {
 fn a_pod_reaches_the_addresses_of_allowed_names_over_a_kill() {
     require_root!();
     require_command!("iptables");
-    staged(&[], check);
+    staged(&[("dns-policy-unload-on-shutdown", "true")], |node, pod| {
+        check(node, pod);
+        check_unload(node, pod);
+    });
+}
+
+/// An orderly end lets queries pass where every name is allowed, and no others.
+fn check_unload(node: &mut Node, pod: &Pod) {
+    node.stop();
+    assert_eq!(ask(pod, "www.allowed.test"), None, "without a proxy names of a pattern are not allowed");
+    node.apply("names.yaml", &policy("*"));
+    node.start();
+    let cached = |node: &Node, name: &str| node.get("/v1/fqdn/cache").to_string().contains(name);
+    let by_proxy = |node: &Node, name: &str| {
+        wait_until("queries are answered by the proxy", LIMIT, || {
+            ask(pod, name) == Some((0, true)) && cached(node, name)
+        });
+    };
+    by_proxy(node, "first.denied.test");
+    node.stop();
+    for server in [Node::WORLD_IPV4, Node::WORLD_IPV6] {
+        for ask in [ask_udp, ask_tcp] {
+            assert_eq!(ask(pod, server, "www.denied.test"), Some((0, true)), "{server}\n{}", node.log());
+        }
+    }
+    node.start();
+    by_proxy(node, "second.denied.test");
+    assert!(!cached(node, "www.denied.test"), "asked without the proxy");
 }
 
 /// The same, but that programs give the queries to sockets of the proxy: no rule of iptables leads there.

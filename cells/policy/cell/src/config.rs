@@ -63,6 +63,7 @@ impl PolicyConfig {
             icmp_rules: datapath.icmp_rules(),
             // With it rules for a proxy are valid: while that has no port, their traffic is denied, and that is reported.
             l7_proxy,
+            dns_bypass: false,
         })
     }
 

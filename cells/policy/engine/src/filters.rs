@@ -69,7 +69,7 @@ impl Engine {
         let levels = rules.levels().unwrap_or_default();
         let mut found = Vec::new();
         // Rules that conflict are not in force, so they are not listed.
-        for ((tier, ports), effects) in filters(&rules.rules).unwrap_or_default() {
+        for ((tier, ports), effects) in filters(&rules.rules, &self.settings).unwrap_or_default() {
             let mut peers: Vec<FilterPeer> = Vec::with_capacity(effects.len());
             for (id, effect) in effects {
                 let number = levels.number(tier, effect.priority);

@@ -15,7 +15,7 @@ use crate::resolve::ResolveError;
 use crate::rows::{L4, Row};
 use crate::selections::{HOST, Selection, SelectorId};
 use crate::selector_text::Plain;
-use crate::settings::Enforcement;
+use crate::settings::{Enforcement, Settings};
 use labels::NamedPorts;
 
 /// The reason of a row.
@@ -393,7 +393,7 @@ impl Builder<'_> {
                 _ => side.any.push(part),
             }
         }
-        for ((tier, spec), effects) in filters(rules)? {
+        for ((tier, spec), effects) in filters(rules, &self.engine.settings)? {
             self.filter(&mut side, direction, tier, spec.as_ref(), effects);
         }
         side.peers.sort_by_key(|(peer, _)| *peer);
@@ -530,7 +530,7 @@ impl Builder<'_> {
 
 /// Groups rules of one direction by tier, traffic and selector of peers. Of a group only the rules of the first priority
 /// are effective, and of these the denies, if there are any, else the allows.
-pub(crate) fn filters<'a>(rules: &[&'a StoredRule]) -> Result<Effects<'a>, Conflict> {
+pub(crate) fn filters<'a>(rules: &[&'a StoredRule], settings: &Settings) -> Result<Effects<'a>, Conflict> {
     let mut filters = Effects::new();
     for rule in rules {
         let mut specs: Vec<(Option<PortSpec>, Option<&Arc<ProxyRules>>)> = match &rule.ports {
@@ -546,6 +546,11 @@ pub(crate) fn filters<'a>(rules: &[&'a StoredRule]) -> Result<Effects<'a>, Confl
                     Entry::Occupied(mut known) => known.get_mut().add(rule, proxy)?,
                 }
             }
+        }
+    }
+    if settings.dns_bypass {
+        for effect in filters.values_mut().flat_map(BTreeMap::values_mut) {
+            effect.proxy.take_if(|rules| rules.l7.allow_every_query());
         }
     }
     Ok(filters)

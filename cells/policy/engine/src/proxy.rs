@@ -158,6 +158,11 @@ pub struct SecretRef {
 }
 
 impl L7Rules {
+    /// Whether these are rules of DNS of which one allows every name.
+    pub fn allow_every_query(&self) -> bool {
+        matches!(self, L7Rules::Dns(rules) if rules.iter().any(|rule| rule.match_pattern == "*"))
+    }
+
     /// Returns the rules with one that matches every request; none stay none.
     pub(crate) fn with_wildcard(mut self) -> L7Rules {
         match &mut self {

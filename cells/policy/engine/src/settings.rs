@@ -42,6 +42,9 @@ pub struct Settings {
     pub icmp_rules: bool,
     /// Whether rules may need a proxy (`enable-l7-proxy`).
     pub l7_proxy: bool,
+    /// Whether traffic with rules of DNS that allow every name passes without the proxy, as the agent is about to end
+    /// (`dns-policy-unload-on-shutdown`).
+    pub dns_bypass: bool,
 }
 
 impl Default for Settings {
@@ -59,6 +62,7 @@ impl Default for Settings {
             extended_protocols: false,
             icmp_rules: true,
             l7_proxy: true,
+            dns_bypass: false,
         }
     }
 }

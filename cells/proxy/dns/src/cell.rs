@@ -10,6 +10,7 @@ use hive::prelude::*;
 use maps::FamilyConfig;
 use metrics::Metrics;
 use monitor::Monitor;
+use policy::Policies;
 use policy_engine::Parser;
 use proxy_ports::{DNS_PROXY, Proxies, Registration};
 use tokio_util::task::TaskTracker;
@@ -27,6 +28,9 @@ const BIND_ATTEMPTS: usize = 5;
 /// Limit of the end of queries in progress at a stop.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 
+/// Limit of the wait for policy maps at a stop with `dns-policy-unload-on-shutdown`.
+const UNLOAD_LIMIT: Duration = Duration::from_secs(5);
+
 /// Serves the DNS queries that policy redirects.
 pub fn cell() -> Cell {
     module("dns-proxy", "DNS proxy", [config::<DnsProxyConfig>(), provide(observer), invoke(start)])
@@ -38,6 +42,9 @@ struct StartParams {
     families: Config<FamilyConfig>,
     proxies: Arc<Proxies>,
     observer: Arc<Observer>,
+    /// Orders the hooks: policy still follows when this cell's are stopped.
+    policies: Option<Arc<Policies>>,
+    lifecycle: Lifecycle,
     jobs: JobGroup,
 }
 
@@ -57,12 +64,17 @@ fn start(p: StartParams) {
     if !options.enable_l7_proxy {
         return;
     }
+    let unloads = p.config.dns_policy_unload_on_shutdown && p.policies.is_some();
     let fixed = Some(options.tofqdns_proxy_port).filter(|port| *port != 0);
     let dns = proxy_ports::Proxy { name: DNS_PROXY.into(), parser: Parser::Dns, ingress: false, fixed };
     if options.enable_standalone_dns_proxy {
         let registration = p.proxies.register(dns);
-        let job = move |cx: JobCx| announce(p.proxies, registration, fixed, cx);
+        let proxies = p.proxies.clone();
+        let job = move |cx: JobCx| announce(proxies, registration, fixed, cx);
         p.jobs.one_shot("announce", job).shutdown_on_error().add();
+        if unloads {
+            unload_at_stop(&p.lifecycle, p.proxies);
+        }
         return;
     }
     let mut addresses: Vec<IpAddr> = Vec::new();
@@ -74,13 +86,36 @@ fn start(p: StartParams) {
     }
     let job = Job {
         registration: p.proxies.register(dns),
-        proxies: p.proxies,
+        proxies: p.proxies.clone(),
         is_fixed: fixed.is_some(),
         addresses,
         observer: (*p.observer).clone(),
         config: (*p.config).clone(),
     };
     p.jobs.one_shot("serve", move |cx: JobCx| job.run(cx)).shutdown_on_error().add();
+    if unloads {
+        unload_at_stop(&p.lifecycle, p.proxies);
+    }
+}
+
+/// Adds a hook that lets queries pass without the proxy before that stops. Maps of the previous run that policy has not
+/// written since the start stay as they are: there are no redirects yet.
+fn unload_at_stop(lifecycle: &Lifecycle, proxies: Arc<Proxies>) {
+    let unload = async move {
+        let redirects = proxies.redirects();
+        if redirects.all(&redirects.snapshot()).next().is_none() {
+            return Ok(());
+        }
+        match tokio::time::timeout(UNLOAD_LIMIT, proxies.bypass_dns()).await {
+            Ok(()) => tracing::info!("DNS queries pass without the proxy where rules allow every name"),
+            Err(_) => tracing::warn!(
+                limit = ?UNLOAD_LIMIT,
+                "Policy maps still lead DNS queries to the proxy, which stops: they are not answered until the agent is back"
+            ),
+        }
+        Ok(())
+    };
+    lifecycle.hook("unload-policy").on_stop(move |_| unload).add();
 }
 
 /// Announces the port of a standalone proxy, which has it also while no agent runs.

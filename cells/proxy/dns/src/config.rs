@@ -20,6 +20,10 @@ pub struct DnsProxyConfig {
     /// Number of seconds for which a closed connection to a server waits for unsent data with transparent mode; below 0 for the kernel's default
     #[flag(default = 10)]
     pub dnsproxy_socket_linger_timeout: i64,
+    /// When the agent ends in an orderly way, let queries pass without the proxy where rules allow every name (matchPattern
+    /// *): their addresses become known to no rule of names until the agent is back
+    #[flag(default = false)]
+    pub dns_policy_unload_on_shutdown: bool,
     /// Answer to queries that policy denies: refused or nameError
     #[flag(default = "refused")]
     pub tofqdns_dns_reject_response_code: RejectCode,

@@ -11,6 +11,11 @@
 //! are those of the query; only addresses of the name and of its aliases count. They are handed to the directory, and the
 //! answer is released, byte for byte, when the directory has finished.
 //!
+//! **Stop.** With `dns-policy-unload-on-shutdown` queries pass without the proxy before it stops, where rules allow every name
+//! (`matchPattern: "*"`): policy makes rows without its port, and the next agent those with it. Addresses of these answers are
+//! not learned. A standalone proxy answers while the agent is away, by all rules: the option is not needed there, and lets
+//! such queries pass all the same, as in Cilium.
+//!
 //! Answers that are larger than the client takes over UDP are compressed or truncated. Queries over TCP are pipelined:
 //! each is answered when its answer is there. A workload has at most 2,048 queries of
 //! 4 MiB together in flight, and 128 connections; all workloads together have about 8,192 sockets to servers over UDP.

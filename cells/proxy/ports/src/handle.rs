@@ -46,10 +46,23 @@ pub struct Proxies {
     verdicts: Verdicts,
     receiver: Arc<OnceLock<Arc<dyn PolicyReceiver>>>,
     secret_faults: Arc<watch::Sender<SecretFaults>>,
+    dns_bypass: Arc<watch::Sender<DnsBypass>>,
 }
 
 /// The secrets of rules that a proxy cannot use, with the reasons: the traffic of their rules is denied.
 pub type SecretFaults = Arc<BTreeSet<(SecretRef, String)>>;
+
+/// Whether queries pass without the DNS proxy where rules allow every name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DnsBypass {
+    /// They go to the proxy.
+    #[default]
+    Off,
+    /// They are to pass, from the next round of policy on.
+    Requested,
+    /// They pass.
+    InForce,
+}
 
 /// The proxies that redirects can lead to, at one moment: the engine's view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -77,6 +90,7 @@ impl Proxies {
             verdicts: Verdicts::default(),
             receiver: Arc::default(),
             secret_faults: Arc::new(watch::Sender::default()),
+            dns_bypass: Arc::new(watch::Sender::default()),
         }
     }
 
@@ -167,6 +181,33 @@ impl Proxies {
     #[must_use]
     pub fn secret_faults(&self) -> watch::Receiver<SecretFaults> {
         self.secret_faults.subscribe()
+    }
+
+    /// Lets queries pass without the DNS proxy, until the agent ends, where rules allow every name. Returns when no policy
+    /// map leads such queries to the proxy, which policy has to report.
+    pub async fn bypass_dns(&self) {
+        let mut bypass = self.dns_bypass.subscribe();
+        self.dns_bypass.send_if_modified(|bypass| {
+            let is_first = *bypass == DnsBypass::Off;
+            if is_first {
+                *bypass = DnsBypass::Requested;
+            }
+            is_first
+        });
+        // The sender is that of the handle.
+        let _ = bypass.wait_for(|bypass| *bypass == DnsBypass::InForce).await;
+    }
+
+    /// Declares that no policy map leads queries to the DNS proxy where rules allow every name, as was
+    /// [requested](Self::bypass_dns).
+    pub fn set_dns_bypassed(&self) {
+        self.dns_bypass.send_replace(DnsBypass::InForce);
+    }
+
+    /// Returns whether queries are to pass without the DNS proxy where rules allow every name, and changes with it.
+    #[must_use]
+    pub fn dns_bypass(&self) -> watch::Receiver<DnsBypass> {
+        self.dns_bypass.subscribe()
     }
 
     /// Returns the counter of requests, which proxies share.

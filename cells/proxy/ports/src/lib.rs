@@ -71,7 +71,7 @@ pub use cell::cell;
 pub use config::ProxyConfig;
 pub use error::Error;
 pub use file::RuleReader;
-pub use handle::{Proxies, Proxy, ReadyPorts, Registration, SecretFaults};
+pub use handle::{DnsBypass, Proxies, Proxy, ReadyPorts, Registration, SecretFaults};
 pub use metrics::Verdicts;
 pub use port::{DNS_PROXY, PortState, ProxyPort, proxy_name};
 pub use receiver::PolicyReceiver;

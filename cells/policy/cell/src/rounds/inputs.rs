@@ -10,7 +10,7 @@ use k8s_tables::cilium::CiliumCIDRGroup;
 use k8s_tables::core::{ClusterNetworkPolicy, NetworkPolicy};
 use k8s_tables::{PolicyKind, PolicyObject, Row, SmolStr, Tabled};
 use policy_engine::Settings;
-use proxy_ports::{Proxies, ReadyPorts, SecretFaults};
+use proxy_ports::{DnsBypass, Proxies, ReadyPorts, SecretFaults};
 use runtime_options::{POLICY_ENFORCEMENT, RuntimeOption};
 use statedb::{Change, Changes, Obj, Snapshot, Table, Watch};
 use tokio::sync::watch;
@@ -98,6 +98,7 @@ pub(crate) struct Versions {
     services: Option<[u64; 2]>,
     ready: Arc<ReadyPorts>,
     secret_faults: SecretFaults,
+    dns_bypass: bool,
 }
 
 /// Id, announcement and generation of an endpoint's row: rows with the same ones have the same subject.
@@ -115,11 +116,12 @@ pub(crate) struct InputWatch {
     services: Option<ServicesWatch>,
     proxies: Option<Watch>,
     secret_faults: Option<watch::Receiver<SecretFaults>>,
+    dns_bypass: Option<watch::Receiver<DnsBypass>>,
 }
 
 impl InputWatch {
     pub(crate) async fn changed(&self) {
-        let mut secret_faults = self.secret_faults.clone();
+        let (mut secret_faults, mut dns_bypass) = (self.secret_faults.clone(), self.dns_bypass.clone());
         tokio::select! {
             () = self.endpoints.changed() => {}
             () = self.objects.changed() => {}
@@ -130,8 +132,9 @@ impl InputWatch {
             Some(()) = OptionFuture::from(self.services.as_ref().map(ServicesWatch::changed)) => {}
             Some(()) = OptionFuture::from(self.proxies.as_ref().map(Watch::changed)) => {}
             Some(()) = OptionFuture::from(self.options.as_ref().map(Watch::changed)) => {}
-            // The sender is that of the handle.
+            // The senders are those of the handle.
             Some(_) = OptionFuture::from(secret_faults.as_mut().map(watch::Receiver::changed)) => {}
+            Some(_) = OptionFuture::from(dns_bypass.as_mut().map(watch::Receiver::changed)) => {}
         }
     }
 }
@@ -147,7 +150,8 @@ impl Input {
         let version = |row: &Obj<EndpointPolicy>| (row.subject.endpoint, row.announced, row.generation);
         let endpoints = self.endpoints.iter().map(version).collect();
         let (options, services, ready) = (self.options_revision, self.services_revisions, self.ready.clone());
-        Versions { endpoints, options, services, ready, secret_faults: self.secret_faults.clone() }
+        let (secret_faults, dns_bypass) = (self.secret_faults.clone(), self.settings.dns_bypass);
+        Versions { endpoints, options, services, ready, secret_faults, dns_bypass }
     }
 
     /// Returns the sources of the objects.
@@ -209,7 +213,10 @@ impl Inputs {
             cursor.cluster_network_policies.read(&snapshot, limit, &mut objects);
         let (cidr_groups, cidr_groups_watch) = cursor.cidr_groups.read(&snapshot, usize::MAX);
         let (identities, identities_watch) = cursor.identities(&snapshot);
-        let (settings, options_revision) = self.settings(&snapshot);
+        let (mut settings, options_revision) = self.settings(&snapshot);
+        let dns_bypass_watch = self.proxies.as_ref().map(|proxies| proxies.dns_bypass());
+        settings.dns_bypass =
+            dns_bypass_watch.as_ref().is_some_and(|watch| *watch.borrow() != DnsBypass::Off);
         let services = self.services.as_ref().filter(|_| self.services_in_use);
         let services_revisions = services.map(|services| services.revisions(&snapshot));
         let ready = self.proxies.as_ref().map(|proxies| proxies.ready());
@@ -221,6 +228,7 @@ impl Inputs {
         let watch = InputWatch {
             proxies: proxies_watch,
             secret_faults: secret_faults_watch,
+            dns_bypass: dns_bypass_watch,
             services: services.map(|services| services.watch(&snapshot)),
             endpoints: endpoints_watch,
             objects: objects_watch,

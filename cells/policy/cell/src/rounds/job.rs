@@ -168,6 +168,7 @@ impl Job {
         let started = Instant::now();
         let (sources, options_revision) = (input.sources(), input.options_revision);
         let settings = input.settings.clone();
+        let dns_bypass = settings.dns_bypass;
         let is_resync = rounds.schedule.begin();
         let mode = rounds.schedule.mode();
 
@@ -204,6 +205,9 @@ impl Job {
             self.prefixes.complete();
             if report.error.is_none() {
                 self.applied_options.applied(options_revision);
+                if let Some(proxies) = self.inputs.proxies.as_ref().filter(|_| dns_bypass) {
+                    proxies.set_dns_bypassed();
+                }
             }
         }
         Ok(report)

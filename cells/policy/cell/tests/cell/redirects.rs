@@ -33,6 +33,13 @@ fn dns(server: &str, name: &str) -> Value {
     })
 }
 
+/// Returns the same for any name.
+fn any_name(server: &str) -> Value {
+    let mut policy = dns(server, "");
+    policy["egress"][0]["toPorts"][0]["rules"] = json!({"dns": [{"matchPattern": "*"}]});
+    policy
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redirects_follow_policies_and_the_proxies_that_listen() {
     let mut world = World::new();
@@ -43,10 +50,11 @@ async fn redirects_follow_policies_and_the_proxies_that_listen() {
     agent.policies.realized(7).await.unwrap();
     let datapath = world.datapath.clone();
     let rows = move || -> Rows { datapath.policy_rows(7).unwrap().into_iter().collect() };
-    let port = || match rows().verdict(true, server.identity, UDP | 53) {
+    let port_to = |identity| match rows().verdict(true, identity, UDP | 53) {
         Verdict::Allow { proxy_port, .. } => Some(u16::from_be(proxy_port)),
         Verdict::Deny | Verdict::NoMatch => None,
     };
+    let port = || port_to(server.identity);
     let problems = |agent: &Agent| agent.statuses()[0].problems.len();
     assert_eq!((port(), redirects(&agent).len()), (None, 0), "no proxy takes it");
     agent.hive.until("the status", || !agent.statuses().is_empty()).await;
@@ -82,6 +90,14 @@ async fn redirects_follow_policies_and_the_proxies_that_listen() {
     agent.hive.until("the server is no peer", || port().is_none()).await;
     world.write(&[("dns", dns("server", "b.io"))], false);
     agent.hive.until("it is again", || port() == Some(PORT)).await;
+
+    // At a stop with `dns-policy-unload-on-shutdown`: only rules that allow every name need no proxy.
+    world.write(&[("dns", dns("server", "b.io")), ("all", any_name("other"))], false);
+    let other = world.subject(9, "other").identity;
+    agent.hive.until("both have the port", || [port(), port_to(other)] == [Some(PORT); 2]).await;
+    proxies.bypass_dns().await;
+    assert_eq!([port(), port_to(other)], [Some(PORT), Some(0)]);
+    assert_eq!(redirects(&agent)[1].rules.len(), 1, "those of the name");
 
     drop(registration);
     agent.hive.until("traffic of a proxy that is gone is denied", || port().is_none()).await;
