@@ -9,13 +9,7 @@ const SCENARIOS: u8 = 90;
 const FOLDERS: [&str; 3] = ["ebpf", "cells/datapath/socket-lb", "cells/loadbalancer"];
 
 /// Scenarios without a test, and why.
-const WITHOUT_TEST: [(&[u8], &str); 2] = [
-    (&[57, 88], "no egress gateway"),
-    (
-        &[79],
-        "the proxy of a service is reached through the stack, also from bridges: no hairpin, no `enable-bpf-tproxy`",
-    ),
-];
+const WITHOUT_TEST: [(&[u8], &str); 1] = [(&[57, 88], "no egress gateway")];
 
 /// Returns the numbers behind the word in a text: single ones, lists and ranges.
 fn numbers(text: &str) -> BTreeSet<u8> {

@@ -3,9 +3,10 @@
 use crate::fragments::pieces;
 use crate::kit::*;
 use crate::packet::*;
+use crate::service::{self, FAMILIES, Family};
 use crate::traffic::{Node, link};
 use anyhow::{Context as _, Result};
-use datapath_abi::{NodeConfig, direction, drop, mark};
+use datapath_abi::{NodeConfig, direction, drop, lb_flag, mark};
 use socket2::{Domain, Socket, Type};
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -34,7 +35,10 @@ fn redirect(datapath: &mut Datapath, pod: &Pod) -> Result<()> {
 
 /// A node whose first pod has its traffic redirected, with the rules of routing and no rule of iptables.
 fn node(config: NodeConfig) -> Result<(Node, Datapath)> {
-    let node = Node::new()?;
+    on(Node::new()?, config)
+}
+
+fn on(node: Node, config: NodeConfig) -> Result<(Node, Datapath)> {
     let host = node.sandbox.host();
     // As the agent does. Without its rule that matches sockets, early demultiplexing would set the socket of packets that the
     // stack forwards to the pod's interface, and it drops such.
@@ -173,6 +177,59 @@ fn redirected_packets_reach_sockets_without_rules() -> Result<()> {
             for way in [direction::INGRESS, direction::EGRESS] {
                 assert_eq!(datapath.counted(reason, way)?, 0, "{what}: {reason}");
             }
+        }
+    }
+    Ok(())
+}
+
+/// A node whose device is a bridge, where the kernel has rules of iptables see packets at the port, before programs.
+fn bridged() -> Result<Node> {
+    let node = Node::new()?;
+    let host = node.sandbox.host();
+    host.ip_batch(
+        "link set ext0 down
+         addr flush dev ext0
+         link set ext0 name port0
+         link add ext0 type bridge
+         link set port0 master ext0
+         link set port0 up
+         link set ext0 up
+         addr add 198.51.100.1/24 dev ext0
+         addr add 2001:db8:ffff::1/64 dev ext0 nodad",
+    )?;
+    for family in ["iptables", "ip6tables"] {
+        let key = format!("net/bridge/bridge-nf-call-{family}");
+        if host.sysctl(&key).is_ok() {
+            host.set_sysctl(&key, "1")?;
+        }
+    }
+    Ok(node)
+}
+
+/// Scenario 79: a service with a proxy and a backend of this node, at a device and at a bridge. Programs give the packet to
+/// the proxy's socket there, where Cilium sends it once more through `cilium_net`.
+#[test]
+fn packets_to_a_service_reach_its_proxy_at_devices_and_bridges() -> Result<()> {
+    test_kit::require_root!();
+    let config = NodeConfig { nodeport: 1, ..assigning(host_routing_config()) };
+    for is_bridge in [false, true] {
+        let (node, mut datapath) = on(if is_bridge { bridged()? } else { Node::new()? }, config)?;
+        for family in FAMILIES {
+            let mut service = service::Node::on(datapath, family, TCP, &[family.b(8080)])?;
+            service.set_proxy(lb_flag::NODE_PORT | lb_flag::ROUTABLE, PROXY_PORT)?;
+            datapath = service.datapath;
+            let loopback: IpAddr = match family {
+                Family::V4 => Ipv4Addr::LOCALHOST.into(),
+                Family::V6 => Ipv6Addr::LOCALHOST.into(),
+            };
+            let proxy = Proxy::new(node.sandbox.host(), loopback)?;
+            let vip = family.vip();
+            assert_eq!(vip.port(), WEB);
+            let client = proxy
+                .serves_tcp(&node.world, vip.ip())
+                .with_context(|| format!("{vip}, bridge: {is_bridge}"))?;
+            let outside: [IpAddr; 2] = [OUTSIDE_V4.into(), OUTSIDE_V6.into()];
+            assert!(outside.contains(&client), "{client}");
         }
     }
     Ok(())
