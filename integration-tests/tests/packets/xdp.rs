@@ -47,12 +47,15 @@ fn service(name: &str, node_port: u16, backends: [String; 2]) -> String {
     [service, slice("IPv4", &v4), slice("IPv6", &v6)].map(|object| object.to_string()).join("\n---\n")
 }
 
-/// Packets that XDP has sent by a device or dropped by its list.
-fn by_xdp(node: &Node, reason: &str) -> u64 {
-    let rows: Value = serde_json::from_str(&node.apiary(&["bpf", "metrics", "list", "-o", "json"])).unwrap();
+/// Packets that XDP has sent by a device or dropped by its list, of the rows of `apiary bpf metrics list`.
+pub(crate) fn by_xdp(rows: &Value, reason: &str) -> u64 {
     let rows = rows.as_array().unwrap().iter();
     let wanted = rows.filter(|row| row["file"] == "bpf_xdp.c" && row["reason"] == reason);
     wanted.map(|row| row["packets"].as_u64().unwrap()).sum()
+}
+
+fn metrics(node: &Node) -> Value {
+    serde_json::from_str(&node.apiary(&["bpf", "metrics", "list", "-o", "json"])).unwrap()
 }
 
 #[test]
@@ -95,11 +98,15 @@ fn clients_are_served_by_xdp_and_listed_ones_are_dropped() {
     }
     // By now the neighbours are resolved: each packet to the machine and back is sent by XDP, and by the other device.
     for to in frontends(REMOTE) {
-        let before = by_xdp(&node, "Success");
+        let before = by_xdp(&metrics(&node), "Success");
         let mut stream = connect(node.world(), to).unwrap();
         assert_eq!(ask(&mut stream).as_deref(), Some("far"));
         drop(stream);
-        assert!(by_xdp(&node, "Success") >= before + 8, "{}", node.apiary(&["bpf", "metrics", "list"]));
+        assert!(
+            by_xdp(&metrics(&node), "Success") >= before + 8,
+            "{}",
+            node.apiary(&["bpf", "metrics", "list"])
+        );
     }
     // Restarts change nothing for a connection.
     let mut streams = frontends(REMOTE).map(|to| connect(node.world(), to).unwrap());
@@ -116,7 +123,7 @@ fn clients_are_served_by_xdp_and_listed_ones_are_dropped() {
     change("update");
     wait_until("the listed client is dropped", LIMIT, || udp(node.world(), v4).is_none());
     assert_eq!(udp(node.world(), v6).as_deref(), Some("pod"), "only the listed address");
-    assert!(by_xdp(&node, "Policy denied") > 0, "{}", node.apiary(&["bpf", "metrics", "list"]));
+    assert!(by_xdp(&metrics(&node), "Policy denied") > 0, "{}", node.apiary(&["bpf", "metrics", "list"]));
     change("delete");
     wait_until("the client is served again", LIMIT, || udp(node.world(), v4).is_some());
 }

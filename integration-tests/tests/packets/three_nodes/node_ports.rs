@@ -9,6 +9,7 @@ use test_kit::{NetNs, require_root};
 
 use super::cluster::{Cluster, MEMBERS, Routing};
 use crate::services::{ask, connect, explained, serve_at, tcp, thread, udp};
+use crate::xdp::by_xdp;
 
 const NODE_PORT: u16 = 30_080;
 const PORT: u16 = 80;
@@ -241,14 +242,15 @@ fn serve_peers(ns: &NetNs, addresses: &[IpAddr]) {
 }
 
 /// The backend sees the client's own address, and its node answers in the name of the first node, which has no
-/// translations.
+/// translations. Then the same nodes with hybrid mode and XDP: that holds for TCP alone, and the first node sends the
+/// packets of both protocols by XDP.
 #[test]
 fn backends_of_other_nodes_answer_clients_directly() {
     require_root!();
     let mut first = Node::with_cgroup();
     let options = [("kube-proxy-replacement", "true"), ("bpf-lb-mode", "dsr")];
     first.config.extend(options.map(|(option, value)| (option.to_owned(), value.to_owned())));
-    let cluster = Cluster::with_first(Routing::Native, first);
+    let mut cluster = Cluster::with_first(Routing::Native, first);
     let client = client(&cluster);
     let server = &cluster.pods[1].server;
     serve_peers(&server.ns, &server.addresses());
@@ -267,4 +269,39 @@ fn backends_of_other_nodes_answer_clients_directly() {
     assert_eq!((&ports["mode"], &ports["dsrMode"]), (&"DSR".into(), &"IP Option/Extension".into()));
     let translations = cluster.maps(0, "nat");
     assert!(!translations.contains(&format!(":{BACKEND_PORT}")), "{translations}");
+
+    let options = [("bpf-lb-mode", "hybrid"), ("bpf-lb-acceleration", "testing-only")];
+    for node in &mut cluster.nodes {
+        node.stop();
+        node.config.extend(options.map(|(option, value)| (option.to_owned(), value.to_owned())));
+    }
+    (0..MEMBERS.len()).for_each(|index| cluster.start(index));
+    let ports = &cluster.nodes[0].get("/v1/healthz")["kube-proxy-replacement"]["features"]["nodePort"];
+    assert_eq!((&ports["mode"], &ports["acceleration"]), (&"Hybrid".into(), &"Generic".into()));
+    // XDP sees packets before a device completes their checksums.
+    for ns in [&client, &cluster.pods[1].server.ns] {
+        ns.disable_checksum_offload("eth0").unwrap();
+    }
+    for to in frontends() {
+        let [own, node] = match to {
+            SocketAddr::V4(_) => ["192.0.2.1".to_owned(), MEMBERS[0].addresses()[0].to_string()],
+            SocketAddr::V6(_) => ["2001:db8:7::1".to_owned(), MEMBERS[0].addresses()[1].to_string()],
+        };
+        for (ask, expected, packets) in [(udp as fn(&NetNs, SocketAddr) -> _, node, 2), (tcp, own, 4)] {
+            // Until the neighbours are resolved the programs of the device send the packets.
+            cluster.until(&format!("XDP sends {packets} packets of {to}"), || {
+                let before = sent_by_xdp(&cluster);
+                let answer = ask(&client, to);
+                let sent = sent_by_xdp(&cluster) - before;
+                let holds = answer.as_ref() == Some(&expected) && sent >= packets;
+                if holds { Ok(()) } else { Err(format!("{answer:?}, {sent} packets")) }
+            });
+        }
+    }
+}
+
+/// The number of packets that the first node has sent by XDP.
+fn sent_by_xdp(cluster: &Cluster) -> u64 {
+    let rows = cluster.apiary(0, &["bpf", "metrics", "list", "-o", "json"]);
+    by_xdp(&serde_json::from_str(&rows).unwrap(), "Success")
 }
