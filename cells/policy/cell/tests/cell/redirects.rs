@@ -131,7 +131,7 @@ fn envoy(agent: &Agent) -> Registration {
     let proxies = agent.hive.get::<Proxies>();
     let name: Arc<str> = "cilium-http-egress".into();
     let envoy = Proxy { name: name.clone(), parser: Parser::Http, ingress: false, fixed: None };
-    let registration = proxies.register(envoy);
+    let registration = proxies.register_late(envoy);
     registration.listening(10_001).unwrap();
     proxies.set_reachable(&BTreeMap::from([(name, 10_001)]));
     registration
