@@ -1,14 +1,16 @@
 //! A node joins a cluster in numbers, with a real API server: beside an operator that starts at the same moment, at one that
-//! leads already, and once more after a restart. Prints one row a number (name, measured, unit, goal, met, peer), tab separated.
+//! leads already, and once more after a restart; and the time from an installation to the first pod that runs. Prints one row a number (name, measured, unit, goal, met, peer), tab separated.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use cluster_stage::User;
+use cluster_stage::{StageOptions, User};
 use integration_tests::measure::{no_rows, percentile, row, seconds};
-use integration_tests::{Cluster, Node, binary};
+use integration_tests::{Cluster, Kubelet, Node, binary};
 use serde_json::{Value, json};
 use test_kit::Process;
 
@@ -24,7 +26,7 @@ fn main() -> io::Result<()> {
     for _ in 0..ROUNDS {
         let mut cluster = cluster();
         let begin = Instant::now();
-        let operator = start_operator(&cluster)?;
+        let operator = start_operator(&cluster, &POOL)?;
         first.push(join(&mut cluster, begin));
         cluster.node.stop();
 
@@ -43,12 +45,56 @@ fn main() -> io::Result<()> {
     row("first join with an operator that starts as well", percentile(first, 50), "s", 1.0);
     row("first join with an operator that leads", percentile(known, 50), "s", 0.6);
     row("ready again in a cluster after a restart", percentile(again, 50), "s", 0.5);
+    let installed: io::Result<Vec<f64>> = (0..ROUNDS).map(|_| install()).collect();
+    row("objects of the chart applied to first pod running", percentile(installed?, 50), "s", 5.0);
     Ok(())
+}
+
+/// Applies the objects that the chart renders by default, starts operator and agent with its options as soon as those are there,
+/// and makes a pod. Returns the seconds until it is ready. Images are no part of it, nor are the steps before the agent.
+fn install() -> io::Result<f64> {
+    let mut cluster = addressed(Cluster::of(Node::with_cgroup(), &StageOptions::default(), &[]));
+    Kubelet::configure(&mut cluster.node);
+    let kubelet = Kubelet::start(&cluster);
+    let begin = Instant::now();
+    for file in ["config/kubernetes/cilium-config.yaml", "config/kubernetes/cilium.yaml"] {
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file))?;
+        cluster.stage.apply(&text).map_err(io::Error::other)?;
+    }
+    let config =
+        cluster.stage.get(&["-n", "kube-system", "configmap", "cilium-config"]).map_err(io::Error::other)?;
+    let data: BTreeMap<String, String> = serde_json::from_value(config["data"].clone())?;
+    cluster.node.config.insert("procfs".to_owned(), "/proc".to_owned());
+    let folder = cluster.node.sandbox().dir().join("operator");
+    fs::create_dir(&folder)?;
+    for (option, value) in &data {
+        fs::write(folder.join(option), value)?;
+        // Paths of the sandbox stay.
+        cluster.node.config.entry(option.clone()).or_insert_with(|| value.clone());
+    }
+    let config_dir = format!("--config-dir={}", folder.display());
+    let _operator = start_operator(&cluster, &[&config_dir])?;
+    let mut command = cluster.node.agent_command();
+    command.env("K8S_NODE_NAME", Cluster::NODE);
+    cluster.node.spawn_command(command);
+    cluster.stage.kubectl(&["run", "first", "--image=none", "--restart=Never"]).map_err(io::Error::other)?;
+    let ready = ["wait", "--for=condition=Ready", "--timeout=60s", "pod", "first"];
+    cluster.stage.kubectl(&ready).map_err(|error| {
+        io::Error::other(format!("{error}\n{:#?}\n{}", kubelet.failures(), cluster.node.log()))
+    })?;
+    Ok(seconds(begin))
 }
 
 /// A cluster without Cilium's kinds, whose Node has an address, and an agent without ranges of its own.
 fn cluster() -> Cluster {
-    let mut cluster = Cluster::new(&[]);
+    let mut cluster = addressed(Cluster::new(&[]));
+    for (key, value) in [("ipam", "cluster-pool"), ("enable-ipv6", "false")] {
+        cluster.node.config.insert(key.to_owned(), value.to_owned());
+    }
+    cluster
+}
+
+fn addressed(mut cluster: Cluster) -> Cluster {
     let address = json!({"type": "InternalIP", "address": Node::IPV4});
     let status = json!({"status": {"addresses": [address]}}).to_string();
     let patch = ["patch", "node", Cluster::NODE, "--subresource=status", "--type=merge", "-p", &status];
@@ -56,20 +102,26 @@ fn cluster() -> Cluster {
     for option in ["ipv4-range", "ipv6-range"] {
         cluster.node.config.remove(option);
     }
-    for (key, value) in [("ipam", "cluster-pool"), ("enable-ipv6", "false")] {
-        cluster.node.config.insert(key.to_owned(), value.to_owned());
-    }
     cluster
 }
 
-fn start_operator(cluster: &Cluster) -> io::Result<Process> {
+/// Options of the operator where there is no ConfigMap.
+const POOL: [&str; 4] = [
+    "--k8s-namespace=kube-system",
+    "--operator-api-serve-addr=127.0.0.1:0",
+    "--cluster-pool-ipv4-cidr=10.0.0.0/16",
+    "--enable-ipv6=false",
+];
+
+fn start_operator(cluster: &Cluster, options: &[&str]) -> io::Result<Process> {
     let log = File::create(cluster.node.sandbox().dir().join("operator.log"))?;
     let kubeconfig = cluster.gate.kubeconfig(User::Operator).map_err(io::Error::other)?;
     let mut command = cluster.node.host().command(binary("operator"));
     command
         .arg(format!("--k8s-kubeconfig-path={}", kubeconfig.display()))
-        .args(["--k8s-namespace=kube-system", "--shell-sock-path=", "--operator-api-serve-addr=127.0.0.1:0"])
-        .args(["--cluster-pool-ipv4-cidr=10.0.0.0/16", "--enable-ipv6=false"])
+        .arg("--shell-sock-path=")
+        .args(options)
+        .env("CILIUM_K8S_NAMESPACE", "kube-system")
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log);
