@@ -106,7 +106,7 @@ impl MapOperations {
 /// `cilium_feature_adv_connect_and_lb_*`: the features of load balancing in use.
 pub(crate) fn register_features(metrics: &metrics::Metrics, config: &ServicesConfig) {
     let labels = [
-        ("acceleration", "disabled".to_owned()),
+        ("acceleration", config.bpf_lb_acceleration.render()),
         ("algorithm", config.bpf_lb_algorithm.render()),
         ("mode", config.bpf_lb_mode.render()),
     ];
@@ -137,6 +137,7 @@ const ABSENT: [(&str, &str); 7] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Acceleration;
     use crate::lbmap::rows::Family as Of;
 
     #[test]
@@ -171,7 +172,11 @@ mod tests {
         let replacement = "\ncilium_feature_adv_connect_and_lb_kube_proxy_replacement_enabled 1\n";
         assert!(!metrics.text().contains(replacement));
         let metrics = metrics::Metrics::default();
-        register_features(&metrics, &ServicesConfig { kube_proxy_replacement: true, ..Default::default() });
+        let bpf_lb_acceleration = Acceleration::BestEffort;
+        let config =
+            ServicesConfig { kube_proxy_replacement: true, bpf_lb_acceleration, ..Default::default() };
+        register_features(&metrics, &config);
         assert!(metrics.text().contains(replacement), "{}", metrics.text());
+        assert!(metrics.text().contains("{acceleration=\"best-effort\","), "{}", metrics.text());
     }
 }
