@@ -62,8 +62,13 @@ pub(crate) async fn run(world: &World, agent: &Agent, seconds: usize) {
         writer.apply(
             now.iter().map(|(n, identity)| ipcache::Change::Upsert(address(*n), claim(*n, *identity))),
         );
-        for (n, identity) in std::mem::replace(&mut before, now) {
-            writer.apply([ipcache::Change::Delete(address(n), Source::CustomResource, resource(n).into())]);
+        let gone = std::mem::replace(&mut before, now);
+        writer.apply(
+            gone.iter().map(|(n, _)| {
+                ipcache::Change::Delete(address(*n), Source::CustomResource, resource(*n).into())
+            }),
+        );
+        for (n, identity) in gone {
             world.identities.release(identity, &format!("pod/{n}"));
         }
         world.fake.clear_calls();
