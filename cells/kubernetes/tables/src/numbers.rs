@@ -1,7 +1,7 @@
 //! Metrics of tables, under Cilium's names where they exist.
 
 use std::sync::atomic::AtomicU64;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -38,6 +38,11 @@ struct LastLabels {
     action: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ListLabels {
+    scope: &'static str,
+}
+
 /// The counters of events of all sources, and the gauges of invalid objects.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Numbers {
@@ -45,6 +50,7 @@ pub(crate) struct Numbers {
     received: Family<ReceivedLabels, Counter>,
     processed: Family<ProcessedLabels, Counter>,
     last: Family<LastLabels, Gauge<f64, AtomicU64>>,
+    lists: Family<ListLabels, Gauge<f64, AtomicU64>>,
 }
 
 /// A kind of event of an object.
@@ -93,11 +99,18 @@ impl Numbers {
         metrics.register("kubernetes_events_total", text, self.processed.clone());
         let text = "When the last event came, in seconds since 1970, by source, kind and action";
         metrics.register("event_ts", text, self.last.clone());
+        let text = "How long the last list of all objects of a kind took, in seconds";
+        metrics.register("kubernetes_resource_sync_duration", text, self.lists.clone());
     }
 
     /// Returns the gauge of invalid objects of a kind of a source.
     pub(crate) fn invalid(&self, kind: Kind, source: &str) -> Gauge {
         self.invalid.get_or_create(&ObjectLabels { source: source.to_owned(), kind: kind.name() }).clone()
+    }
+
+    /// Records the duration of a list of all objects of a kind.
+    pub(crate) fn listed(&self, kind: Kind, duration: Duration) {
+        self.lists.get_or_create(&ListLabels { scope: kind.name() }).set(duration.as_secs_f64());
     }
 
     /// Counts events of objects of a kind.

@@ -6,6 +6,7 @@ use std::sync::{Arc, mpsc};
 use futures::{Stream, StreamExt};
 use hive::JobCx;
 use statedb::{Applied, Event, KeyBuf, Query, Reflector, RwTable, Watch};
+use tokio::time::Instant;
 
 use k8s_types::{Key, Kind, Selection, Source, SourceError};
 
@@ -37,6 +38,8 @@ pub(crate) struct Reflection<R: Reflected> {
     foreign: BTreeSet<KeyBuf>,
     last: Applied,
     prune: Prune<R>,
+    /// When the current list was requested.
+    listing_since: Instant,
 }
 
 /// Removes the parts of a row that no reader of the table needs.
@@ -78,6 +81,7 @@ impl<R: Reflected> Reflection<R> {
             foreign,
             last,
             prune: Arc::new(|_| ()),
+            listing_since: Instant::now(),
         }
     }
 
@@ -90,6 +94,7 @@ impl<R: Reflected> Reflection<R> {
     /// that time are in the table.
     pub(crate) async fn run(mut self, mut requests: RefreshRequests, cx: JobCx) -> anyhow::Result<()> {
         loop {
+            self.listing_since = Instant::now();
             let mut events = self.watch().ready_chunks(BATCH).fuse();
             loop {
                 tokio::select! {
@@ -185,10 +190,12 @@ impl<R: Reflected> Reflection<R> {
         match event {
             ObjectEvent::Restart => {
                 self.faults.restart();
+                self.listing_since = Instant::now();
                 Some(Event::Restart)
             }
             ObjectEvent::Listed => {
                 self.faults.listed();
+                self.numbers.listed(kind, self.listing_since.elapsed());
                 Some(Event::Listed)
             }
             ObjectEvent::Applied(row) => {

@@ -346,6 +346,7 @@ async fn tables_follow_sources_in_a_hive() {
         "kubernetes_events_total{scope=\"Pod\",action=\"update\",status=\"failed\"} 1",
         "kubernetes_events_total{scope=\"Pod\",action=\"delete\",status=\"success\"} 1",
         "event_ts{source=\"k8s\",scope=\"Pod\",action=\"delete\"} ",
+        "kubernetes_resource_sync_duration{scope=\"Pod\"} ",
     ] {
         assert!(text.contains(&format!("cilium_{line}")), "{line} is not in\n{text}");
     }
