@@ -377,14 +377,12 @@ fn load_balancer_maps() {
     insta::assert_snapshot!("bpf-lb-list-source-ranges", run(&sandbox, "bpf lb list --source-ranges"));
     insta::assert_snapshot!("bpf-lb-list-json", run(&sandbox, "bpf lb list -o json"));
     assert!(run(&sandbox, "bpf lb list --revnat --backends").contains("cannot be used with"));
-    // Ports of the node are marked by a note for interactive users.
-    let note = "Note: 1 of these are ports of the node (NodePort, HostPort); devices serve them with kube-proxy-replacement, by backends of this node\n";
     let port = LbServiceKey4 { address: 0, dport: 30_080u16.to_be(), ..key };
     let row = LbService { flags: lb_flag::NODE_PORT, count: 0, ..row };
     services.update(&port, &row).unwrap();
     for line in ["bpf lb list", "bpf lb list --frontends"] {
         let listed = run(&sandbox, line);
-        assert!(listed.contains("0.0.0.0:30080/TCP (0)") && listed.ends_with(note), "{listed}");
+        assert!(listed.contains("0.0.0.0:30080/TCP (0)"), "{listed}");
     }
     let proxied = LbService {
         flags: lb_flag::LOAD_BALANCER | lb_flag::ROUTABLE,

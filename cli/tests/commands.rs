@@ -325,7 +325,7 @@ fn services() {
 }
 
 #[test]
-fn services_that_the_datapath_does_not_serve_yet() {
+fn services_of_each_type_are_listed() {
     let service = |id: u16, kind: &str, cluster: &str| {
         let spec = json!({"id": id, "backend-addresses": [], "flags": {"type": kind, "cluster": cluster},
             "frontend-address": {"ip": "10.96.0.1", "port": 80 + id, "protocol": "TCP", "scope": "external"}});
@@ -339,7 +339,6 @@ fn services_that_the_datapath_does_not_serve_yet() {
         "1    10.96.0.1:81/TCP   NodePort",
         "2    10.96.0.1:82/TCP   ClusterIP (Remote)",
         "3    10.96.0.1:83/TCP   HostPort",
-        "Note: 2 of these are ports of the node (NodePort, HostPort); devices serve them with kube-proxy-replacement, by backends of this node",
         "",
     ];
     assert_eq!(agent.run("service list"), expected.join("\n"));

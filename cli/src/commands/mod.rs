@@ -41,7 +41,6 @@ pub(crate) mod sysdump;
 mod top;
 mod trace;
 mod ui;
-mod unserved;
 mod version;
 mod why;
 

@@ -8,7 +8,6 @@ use api_models::{Service, ServiceFlags, ServiceSpec};
 use clap::Subcommand;
 
 use crate::client::Agent;
-use crate::commands::unserved;
 use crate::output::{Output, table};
 
 #[derive(Debug, Subcommand)]
@@ -65,8 +64,6 @@ fn print(services: &[Service], affinity: bool, out: &mut dyn Write) -> anyhow::R
     let mut specs: Vec<&ServiceSpec> = services.iter().filter_map(realized).collect();
     specs.sort_by_key(|spec| spec.id);
     let flags = |spec: &ServiceSpec, is: fn(&ServiceFlags) -> bool| spec.flags.as_ref().is_some_and(is);
-    let of_node = |flags: &ServiceFlags| unserved::TYPES.contains(&flags.kind.as_str());
-    let count = specs.iter().filter(|spec| flags(spec, of_node)).count();
     let mut text = "ID\tFrontend\tService Type\tBackend\t\n".to_owned();
     for spec in specs {
         let address = &spec.frontend_address;
@@ -85,8 +82,7 @@ fn print(services: &[Service], affinity: bool, out: &mut dyn Write) -> anyhow::R
             let _ = writeln!(text, "\t\t\t{backend}\t");
         }
     }
-    table(&text, 5, out)?;
-    Ok(unserved::print_note(count)?)
+    Ok(table(&text, 5, out)?)
 }
 
 /// Formats one end of a connection: `10.0.0.1:80/TCP`, `[fd00::1]:80/TCP`.

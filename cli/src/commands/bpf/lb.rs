@@ -14,7 +14,6 @@ use datapath_abi::{
 use super::format::protocol;
 use super::maglev::{self, MaglevCommand};
 use super::pinned::{is_missing, open, pairs};
-use crate::commands::unserved;
 use crate::output::Output;
 
 #[derive(Debug, Subcommand)]
@@ -91,17 +90,7 @@ fn list(options: &LbListOptions, out: &mut dyn Write) -> anyhow::Result<()> {
             "SERVICE ADDRESS"
         }
     };
-    pairs(&format!("{title}\tBACKEND ADDRESS (REVNAT_ID) (SLOT)"), &texts, &options.output, out)?;
-    if options.output.format.is_none() {
-        unserved::print_note(texts.values().flatten().filter(|text| is_of_node(text)).count())?;
-    }
-    Ok(())
-}
-
-/// Whether it is the entry of a port of the node.
-fn is_of_node(text: &str) -> bool {
-    let flags = text.split_once('[').map_or("", |(_, flags)| flags);
-    unserved::TYPES.iter().any(|kind| flags.starts_with(kind))
+    pairs(&format!("{title}\tBACKEND ADDRESS (REVNAT_ID) (SLOT)"), &texts, &options.output, out)
 }
 
 /// The maps of one address family; they do not exist if it is disabled.
