@@ -2,7 +2,7 @@
 //!
 //! **Provides** [`resolve()`], which returns the directory entries that a path depends on, and [`FileWatch`], which
 //! watches all of them: it reports a mounted ConfigMap with a replaced `..data`, a link with a new target, a folder
-//! that is created later. **Needs** nothing.
+//! that is created later; [`Unwaited`] drops inotify instances without a wait. **Needs** nothing.
 //!
 //! ```
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -18,7 +18,9 @@
 //! ```
 
 mod resolve;
+mod unwaited;
 mod watch;
 
 pub use resolve::{Way, resolve};
+pub use unwaited::Unwaited;
 pub use watch::{FileWatch, WAY};

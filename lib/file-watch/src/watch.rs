@@ -9,6 +9,7 @@ use futures::{FutureExt, StreamExt};
 use inotify::{Event, EventMask, EventStream, Inotify, WatchDescriptor, WatchMask};
 
 use crate::resolve::{Way, resolve};
+use crate::unwaited::Unwaited;
 
 /// Events of a folder that can change how a path through it resolves.
 pub const WAY: WatchMask = WatchMask::CREATE
@@ -32,7 +33,7 @@ const BUFFER_SIZE: usize = 4096;
 
 /// A watch of a file, or of a folder with its files, and of everything their paths depend on.
 pub struct FileWatch {
-    events: EventStream<Vec<u8>>,
+    events: Unwaited<EventStream<Vec<u8>>>,
     places: HashMap<WatchDescriptor, PathBuf>,
     wanted: HashMap<PathBuf, Wanted>,
     /// Events of folders in which files matter.
@@ -53,7 +54,7 @@ impl FileWatch {
     /// Returns a watch without a path. Fails if the limit of inotify instances is reached (sysctl
     /// `fs.inotify.max_user_instances`).
     pub fn new() -> io::Result<FileWatch> {
-        let events = Inotify::init()?.into_event_stream(vec![0; BUFFER_SIZE])?;
+        let events = Unwaited::new(Inotify::init()?.into_event_stream(vec![0; BUFFER_SIZE])?);
         Ok(FileWatch { events, places: HashMap::new(), wanted: HashMap::new(), files: FILES })
     }
 

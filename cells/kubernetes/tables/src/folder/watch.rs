@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use file_watch::WAY;
+use file_watch::{Unwaited, WAY};
 use inotify::{Event, EventMask, Inotify, WatchDescriptor, WatchMask};
 
 use super::file::is_manifest;
@@ -35,7 +35,7 @@ pub(crate) enum Concern {
 
 /// The watched places, and the files that are being written.
 pub(crate) struct Watch {
-    inotify: Inotify,
+    inotify: Unwaited<Inotify>,
     buffer: Vec<u8>,
     places: HashMap<WatchDescriptor, PathBuf>,
     concerns: HashMap<PathBuf, HashMap<OsString, HashSet<Concern>>>,
@@ -68,7 +68,7 @@ pub(crate) struct Wanted {
 impl Watch {
     pub(crate) fn new(inotify: Inotify) -> Watch {
         Watch {
-            inotify,
+            inotify: Unwaited::new(inotify),
             buffer: vec![0; EVENT_BUFFER],
             places: HashMap::new(),
             concerns: HashMap::new(),
