@@ -20,8 +20,16 @@ fn in_sandbox(work: impl AsyncFnOnce(&Sandbox)) {
 }
 
 async fn started(sandbox: &Sandbox) -> (TestHive, Arc<Routes>) {
+    started_with(sandbox, |_| ()).await
+}
+
+/// As [`started`]; sources register and claim before the start, as they do in an agent.
+async fn started_with(
+    sandbox: &Sandbox,
+    register: impl Fn(&Rules) + Send + Sync + 'static,
+) -> (TestHive, Arc<Routes>) {
     let state = config::<local_node::StateConfig>();
-    let rules = invoke(|_: Arc<Rules>| ());
+    let rules = invoke(move |rules: Arc<Rules>| register(&rules));
     let cells = [statedb::cell(), devices::cell(), state, routes::cell(), rules];
     let mut hive = TestHive::needing::<Routes>(cells).set("state-dir", sandbox.state_dir().display());
     hive.start().await;
@@ -250,11 +258,14 @@ fn a_restart_keeps_rules_and_prunes_claimed_ones_after_its_sources() {
         host.ip("rule add prio 11 fwmark 0x200/0xf00 table 2005").unwrap();
         host.ip("-6 rule add prio 10 fwmark 0xa00/0xf00 table 2005").unwrap();
 
-        let (mut hive, _) = started(sandbox).await;
-        let handle = hive.get::<Rules>();
-        let source = handle.register_initializer("test");
-        handle.claim(9, 2004);
-        handle.claim(10, 2005);
+        let (registered, source) = std::sync::mpsc::channel();
+        let register = move |rules: &Rules| {
+            registered.send(rules.register_initializer("test")).unwrap();
+            rules.claim(9, 2004);
+            rules.claim(10, 2005);
+        };
+        let (mut hive, _) = started_with(sandbox, register).await;
+        let (handle, source) = (hive.get::<Rules>(), source.recv().unwrap());
         for owner in ["a", "b"] {
             handle.replace(owner, [DesiredRule::new(marked(false, 9, 2004))]);
         }
