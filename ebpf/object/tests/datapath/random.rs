@@ -222,7 +222,7 @@ fn transport(protocol: u8, rest: &[u8], is_ipv4: bool) -> Option<Transport> {
     })
 }
 
-/// What pod B may receive: an upper bound of the packets that pass.
+/// The model of the policy of pod B: an upper bound of the packets that it receives.
 struct Model {
     rows: Vec<PolicyRow>,
     /// The flows of all packets so far.

@@ -44,12 +44,7 @@ fn link(server: &(impl Connect + Clone + 'static), limits: (Limiter, Fence), hea
 #[tokio::test(start_paused = true)]
 async fn a_request_that_a_failure_has_overtaken_is_no_recovery() {
     let server = Overlapping::default();
-    let given: Arc<Mutex<Option<Health>>> = Arc::default();
-    let taken = given.clone();
-    let mut hive =
-        TestHive::new(module("client", "x", [invoke(move |health: Health| *taken.lock() = Some(health))]));
-    hive.start().await;
-    let health = given.lock().take().expect("the module has health");
+    let (mut hive, health) = hive_with_health().await;
     let link = link(&server, (Limiter::new(0.0, 1), Fence::default()), health);
     let fetch = async |path: &str| {
         let request = crate::link::request(http::Method::GET, path, "application/json", Body::empty());
@@ -90,12 +85,7 @@ impl Connect for Recording {
 #[tokio::test(start_paused = true)]
 async fn a_write_that_waits_for_the_rate_limit_is_not_sent_once_the_fence_is_up() {
     let (server, is_up) = (Recording::default(), Arc::new(AtomicBool::new(false)));
-    let given: Arc<Mutex<Option<Health>>> = Arc::default();
-    let taken = given.clone();
-    let mut hive =
-        TestHive::new(module("client", "x", [invoke(move |health: Health| *taken.lock() = Some(health))]));
-    hive.start().await;
-    let health = given.lock().take().expect("the module has health");
+    let (mut hive, health) = hive_with_health().await;
     let seen = is_up.clone();
     let fence = Fence::new(move |plural| plural == "leases" || !seen.load(Ordering::Relaxed));
     let link = link(&server, (Limiter::new(1.0, 1), fence), health);

@@ -43,18 +43,24 @@ struct Bench {
     hive: TestHive,
 }
 
+/// Returns a hive that runs, and the health of its module.
+async fn hive_with_health() -> (TestHive, Health) {
+    let given: Arc<Mutex<Option<Health>>> = Arc::default();
+    let taken = given.clone();
+    let mut hive =
+        TestHive::new(module("client", "x", [invoke(move |health: Health| *taken.lock() = Some(health))]));
+    hive.start().await;
+    let health = given.lock().take().expect("the module has health");
+    (hive, health)
+}
+
 impl Bench {
     async fn new(fake: Fake, kind: Kind) -> Bench {
         Bench::with(fake, kind, &[], WatchTimeouts::default()).await
     }
 
     async fn with(fake: Fake, kind: Kind, urls: &[&str], timeouts: WatchTimeouts) -> Bench {
-        let health: Arc<Mutex<Option<Health>>> = Arc::default();
-        let given = health.clone();
-        let mut hive =
-            TestHive::new(module("client", "x", [invoke(move |h: Health| *given.lock() = Some(h))]));
-        hive.start().await;
-        let health = health.lock().take().expect("the module has health");
+        let (hive, health) = hive_with_health().await;
         let urls = if urls.is_empty() { vec!["http://fake"] } else { urls.to_vec() };
         let urls = urls.into_iter().map(str::to_owned).collect();
         let (metrics, limiter) = (ClientMetrics::default(), (Limiter::new(0.0, 1), Fence::default()));
