@@ -35,6 +35,7 @@ mod preview;
 mod probe;
 mod service;
 mod shell;
+mod start_up;
 mod statedb;
 mod status;
 pub(crate) mod sysdump;
@@ -159,6 +160,14 @@ enum Command {
     Bpf(bpf::BpfCommand),
     /// Connect to the agent's shell: its commands, one or at a prompt
     Shell(shell::ShellOptions),
+    /// Show how the agent started: its longest steps, all of them, or a picture
+    StartUp(start_up::StartUpOptions),
+    /// Print the modules and cells that the agent is composed of, by its configuration: runs `agent hive`
+    Graph {
+        /// `dot-graph`, `mermaid` or `json`, and options of the agent; a tree without
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     /// Write the configuration that cluster objects have for this node into a folder: runs `agent build-config`, whose
     /// --help tells its options
     #[command(disable_help_flag = true)]
@@ -234,6 +243,8 @@ pub(crate) fn run(name: &str, arguments: &Arguments, out: &mut dyn Write) -> any
         Command::Ui(options) => ui::run(agent, options, out),
         Command::Bpf(command) => return bpf::run(agent, command, out),
         Command::Shell(options) => return shell::run(options, out),
+        Command::StartUp(options) => start_up::run(agent, options, out),
+        Command::Graph { arguments } => agent_verb::run("hive", arguments),
         Command::BuildConfig { arguments } => agent_verb::run("build-config", arguments),
         Command::Connectivity(command) => return connectivity::run(command, out),
         Command::Probe(command) => return probe::run(command, out),

@@ -39,6 +39,26 @@ fn the_start_of_a_real_agent_is_drawn() {
     assert_eq!(svg.matches("<path class=\"w\"").count(), hooks - 1, "{svg}");
     assert!(svg.contains(", after agent."), "{svg}");
     assert!(!svg.contains("not ended"), "{svg}");
+    assert_eq!(node.apiary(&["start-up", "--svg"]), svg);
+
+    let all: serde_json::Value = serde_json::from_str(&node.apiary(&["start-up", "-o", "json"])).unwrap();
+    let steps = all["steps"].as_array().unwrap();
+    assert_eq!(steps.iter().filter(|step| step["hook"].is_string()).count(), hooks, "{all}");
+    let whole = all["milliseconds"].as_f64().unwrap();
+    for step in steps {
+        let (begin, took) = (&step["beginMilliseconds"], &step["milliseconds"]);
+        assert!(begin.as_f64().unwrap() + took.as_f64().unwrap() <= whole, "{step} of {whole} ms");
+    }
+    let longest = node.apiary(&["start-up"]);
+    let took: Vec<f64> = longest
+        .lines()
+        .skip(2)
+        .map(|line| line.split_whitespace().nth(1).unwrap().parse().unwrap())
+        .collect();
+    assert!(took.is_sorted_by(|a, b| a >= b) && took.len() == 20, "{longest}");
+    assert_eq!(node.apiary(&["start-up", "--all"]).lines().count(), steps.len() + 2);
+    let graph = node.apiary(&["graph", "mermaid"]);
+    assert!(graph.contains("agent.datapath.loader"), "{graph}");
     node.stop();
 }
 
