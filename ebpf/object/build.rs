@@ -12,6 +12,8 @@ use std::{env, fs, io};
 const OBJECT_DIR: &str = "APIARY_EBPF_OBJECT_DIR";
 /// Keeps the source lines, which a verifier log shows then. An agent with them needs 25 MB more while it loads.
 const LINES: &str = "APIARY_EBPF_LINES";
+/// The object of the programs for tc.
+const DATAPATH: &str = "datapath.o";
 /// The sources of an object, from the root of the repository. tools/build-ebpf hashes the same.
 const SOURCES: [&str; 6] = [
     "ebpf/abi/Cargo.toml",
@@ -46,7 +48,7 @@ fn choose() -> Result<(), String> {
         }
     };
     for (name, variable) in
-        [("datapath.o", "DATAPATH_OBJECT"), ("sock.o", "SOCK_OBJECT"), ("xdp.o", "XDP_OBJECT")]
+        [(DATAPATH, "DATAPATH_OBJECT"), ("sock.o", "SOCK_OBJECT"), ("xdp.o", "XDP_OBJECT")]
     {
         let object = objects.join(name);
         let object = object.canonicalize().map_err(|error| {
@@ -58,6 +60,10 @@ fn choose() -> Result<(), String> {
         println!("cargo::rerun-if-changed={}", object.display());
         let object = if keeps_lines { object } else { without_lines(&object, name)? };
         println!("cargo::rustc-env={variable}={}", object.display());
+        if name == DATAPATH {
+            let bytes = fs::read(&object).map_err(|error| format!("{}: {error}", object.display()))?;
+            println!("cargo::rustc-env=DATAPATH_DIGEST={}", hex(&Sha256::digest(bytes)));
+        }
     }
     Ok(())
 }

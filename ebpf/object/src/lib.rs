@@ -37,6 +37,9 @@ pub fn datapath() -> &'static [u8] {
     &OBJECT.0
 }
 
+/// The SHA-256 of [`datapath`], as text: two objects with it are equal.
+pub const DIGEST: &str = env!("DATAPATH_DIGEST");
+
 #[repr(C, align(8))]
 struct Aligned<T: ?Sized>(T);
 

@@ -119,12 +119,20 @@ fn two_hundred_endpoints_come_restart_and_go() {
     assert_eq!((before.len(), programs(&before).len()), (ENDPOINTS, 1), "all run one program");
     let (links_before, endpoints) = (links(&node), node.endpoints());
     node.stop();
+    node.start();
+    // The line of the load follows the endpoints, which are ready once their programs are.
+    wait_until("a restart loads", LIMIT, || loads(&node) > 1);
+    assert_eq!(node.log().matches("kept=true").count(), 1, "{}", node.log());
+    assert_eq!(programs(&filters(&node)), programs(&before), "programs are kept for a restart");
+    assert_eq!(links(&node), links_before, "on devices too");
+
+    node.stop();
+    node.config.insert("bpf-conntrack-accounting".to_owned(), "true".to_owned());
     let changes = Changes::follow(&node);
     node.start();
     assert_eq!(changes.of_pods(&node), ENDPOINTS, "each filter is replaced once");
-    // The line of the load follows the endpoints, which are ready once their programs are.
-    wait_until("a restart loads", LIMIT, || loads(&node) > 1);
-    assert_eq!(loads(&node), 2, "once\n{}", node.log());
+    wait_until("a restart with another option loads", LIMIT, || loads(&node) > 2);
+    assert_eq!(loads(&node), 3, "once\n{}", node.log());
     assert_eq!(node.endpoints(), endpoints);
     let after = filters(&node);
     assert_eq!((after.len(), programs(&after).len()), (ENDPOINTS, 1));

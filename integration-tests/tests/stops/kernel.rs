@@ -69,7 +69,11 @@ impl Kernel<'_> {
 
     fn pins(&mut self, folder: &Path, prefix: &str) {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-            let name = digits(&self.names.of(&entry.file_name().to_string_lossy()));
+            let name = match prefix {
+                // By the number of a load.
+                "/cilium/programs" => "N".to_owned(),
+                _ => digits(&self.names.of(&entry.file_name().to_string_lossy())),
+            };
             // Folders of devices stay when they are empty, for the next link of that name. How many slots have a policy
             // map depends on when maps were made ahead.
             let path = format!("{prefix}/{name}");

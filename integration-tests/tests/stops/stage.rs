@@ -5,7 +5,6 @@ use std::process::Child;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use bpf::Link;
 use integration_tests::{Node, Pod, plugin, plugin_input};
 use test_kit::{NetNs, Traced, try_wait_until};
 
@@ -21,8 +20,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub(crate) struct Stage {
     pub(crate) node: Node,
     pub(crate) agent: Option<Traced>,
-    /// The program of the uplink before the agent's start, which each start replaces last.
-    program: Option<u32>,
+    /// Length of the log before the agent's start.
+    log_before: usize,
     pub(crate) actors: Actors,
     /// Pods that stay.
     pub(crate) pods: Vec<Pod>,
@@ -38,7 +37,7 @@ impl Stage {
         // A stage is settled when the agent writes nothing more.
         node.config.insert("agent-liveness-update-interval".into(), "1h".into());
         let actors = Actors::new(Vec::new(), &[]);
-        Stage { node, agent: None, program: None, actors, pods: Vec::new(), guests: Vec::new() }
+        Stage { node, agent: None, log_before: 0, actors, pods: Vec::new(), guests: Vec::new() }
     }
 
     pub(crate) fn agent(&self) -> &Traced {
@@ -47,7 +46,7 @@ impl Stage {
 
     /// Starts the agent and waits until it is ready and its programs are in place.
     pub(crate) fn start(&mut self) {
-        self.program = self.uplink();
+        self.log_before = self.node.log().len();
         self.agent = Some(Traced::start(self.node.agent_command()).unwrap());
         self.node.wait_ready();
         let loaded =
@@ -55,19 +54,14 @@ impl Stage {
         loaded.unwrap_or_else(|e| panic!("{e}\n{}", self.node.log()));
     }
 
-    /// The program of the uplink.
-    fn uplink(&self) -> Option<u32> {
-        let pin = self.node.sandbox().bpf_root().join("cilium/devices/eth0/links/cil_from_netdev");
-        Some(Link::open(&pin).ok()?.info().ok()?.program)
-    }
-
+    /// Whether the agent has attached its programs, which it does last.
     fn has_loaded(&self) -> bool {
-        self.uplink().is_some_and(|program| Some(program) != self.program)
+        self.node.log()[self.log_before..].contains("Loaded the datapath")
     }
 
     /// Starts the agent, to be killed after its `k`-th write.
     pub(crate) fn start_armed(&mut self, k: u64) {
-        self.program = self.uplink();
+        self.log_before = self.node.log().len();
         self.agent = Some(Traced::start_armed(self.node.agent_command(), k).unwrap());
     }
 
@@ -85,7 +79,7 @@ impl Stage {
                 last = (writes, Instant::now());
             }
             let waits = call.as_mut().is_some_and(|call| !call.has_ended());
-            if !waits && self.has_loaded() && last.1.elapsed() > QUIET || begin.elapsed() > LIMIT {
+            if !waits && last.1.elapsed() > QUIET && self.has_loaded() || begin.elapsed() > LIMIT {
                 return false;
             }
             sleep(Duration::from_millis(2));

@@ -123,6 +123,12 @@ impl BpfFs {
         self.root.join("cilium/socketlb/links/cgroup")
     }
 
+    /// Returns the folder of the datapath's programs that are kept for the next run, a folder for each load,
+    /// `<root>/cilium/programs`.
+    pub fn program_sets(&self) -> PathBuf {
+        self.root.join("cilium/programs")
+    }
+
     /// Returns the folder of Apiary's own pins of policy maps, `<root>/cilium/policy_maps`.
     pub fn policy_maps(&self) -> PathBuf {
         self.root.join("cilium").join(POLICY_MAPS)

@@ -4,8 +4,8 @@
 //! `CAP_NET_ADMIN`) and a mounted bpf file system for pins. **Provides**
 //! - maps: [`Map`], [`PerCpuMap`], [`ObjectMap`] (programs or maps as values) over [`RawMap`], from a [`MapSpec`];
 //! - [`BpfFs`]: Cilium's pin paths, and pinned maps that are reused, migrated to a new layout or refused;
-//! - [`ObjectFile`]: programs linked by aya-obj and loaded with maps the caller chooses; [`Program`] runs them on
-//!   packets;
+//! - [`ObjectFile`]: programs linked by aya-obj and loaded with maps the caller chooses; a [`Collection`] of them can be
+//!   kept in a folder of pins for another process; [`Program`] runs them on packets;
 //! - [`Link`] (tcx, XDP, cgroup) and [`tc::Tc`] (cls_bpf filters): attachment of programs to interfaces and cgroups;
 //! - [`Clock`]: the clock that programs read, as they read it;
 //! - [`probe()`]: the kernel features the datapath needs;
@@ -38,6 +38,7 @@ mod map;
 mod moving;
 mod netns;
 mod object;
+mod pinned;
 mod probe;
 mod prog;
 mod raw_map;

@@ -49,6 +49,14 @@ impl Collection {
             ),
         })
     }
+
+    /// Returns a map by its name.
+    pub fn map(&self, name: &str) -> Result<&RawMap> {
+        self.maps.get(name).ok_or_else(|| Error::Object {
+            object: name.to_owned(),
+            reason: format!("no map of that name; there are {:?}", self.maps.keys().collect::<Vec<_>>()),
+        })
+    }
 }
 
 impl ObjectFile {

@@ -10,6 +10,9 @@ use crate::object::load_instructions;
 use crate::probe::instruction;
 use crate::sys::{self, Command, RawProgInfo, TestRunAttr};
 
+/// `BPF_PROG_TYPE_SCHED_CLS`.
+const SCHED_CLS: u32 = 3;
+
 /// The kernel's information about a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramInfo {
@@ -122,6 +125,13 @@ impl Program {
             run_time_ns: raw.run_time_ns,
             run_count: raw.run_cnt,
         })
+    }
+
+    /// Whether it is a program for tc whose full name may be this one.
+    pub(crate) fn is_classifier_named(&self, name: &str) -> Result<bool> {
+        let raw: RawProgInfo =
+            sys::info(self.fd.as_fd()).map_err(|e| Error::syscall("ask about program", &self.name, e))?;
+        Ok(raw.prog_type == SCHED_CLS && raw.name == sys::kernel_name(name))
     }
 
     /// Runs the program `repeat` times on a packet without sending it. `context` is a `__sk_buff` or an `xdp_md`, may

@@ -3,14 +3,15 @@
 //! **Owns** the map entries and pins of endpoints (`ep_config`, `ep_ids`, `ep_by_ifindex`, `ep_policies`,
 //! `cilium_policy_v2_NNNNN`, `cilium_lxc`, `cilium_devices`), the devices `cilium_host` and `cilium_net` with the
 //! router's addresses, the tunnel device `cilium_vxlan` or `cilium_geneve`, `cilium_ipip4` and `cilium_ipip6`, programs on interfaces, tcx and XDP links
-//! under `cilium/devices`, the list of `/prefilter`. **Needs** `Arc<Maps>`, `Arc<Tunnel>`, the tables `local-node`, `devices` and `node-addresses`, perhaps
+//! under `cilium/devices`, kept programs under `cilium/programs`, the list of `/prefilter`. **Needs** `Arc<Maps>`, `Arc<Tunnel>`, the tables `local-node`, `devices` and `node-addresses`, perhaps
 //! `runtime-options`, `Arc<Sysctl>`, root. **Provides** [`datapath_api::Datapath`] as `Arc<dyn Datapath>`.
 //!
 //! **Life.** The start hook restores the endpoints of the previous run and repairs pins after the settings entries
 //! (`restore`). A job (`host_job`) waits for the router's address, then loads one set of programs, switches every pod's
 //! interface to it (`Datapath::ready` resolves), adds the router's addresses, and attaches programs to devices; then it
 //! follows the tables: a node-wide switch changed by `PATCH /config` causes another load, which replaces the programs
-//! in use (tens of milliseconds, no packet lost), and the request waits for it. Other jobs keep policy maps ready
+//! in use (tens of milliseconds, no packet lost), and the request waits for it. The programs stay pinned under
+//! `cilium/programs`: a start with the same object, constants and maps takes them, and nothing is verified again. Other jobs keep policy maps ready
 //! in their slots and guard interfaces of pods that were not announced; a rule of nftables (table `inet apiary`) drops
 //! their packets until then. Another marks the host's packets, before programs are attached that rely on that mark,
 //! until a rule of iptables does ([`datapath_api::HostMark`]). Every `endpoint-bpf-prog-watchdog-interval`, and when the

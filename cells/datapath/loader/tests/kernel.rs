@@ -1,6 +1,6 @@
 //! Endpoints, restarts and host devices against the real kernel, in a sandbox of their own.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -362,6 +362,77 @@ fn programs_have_the_maglev_tables_of_the_option() {
         // The control: a constant beyond the tables.
         assert!(load(positions + 1).is_err());
     }
+}
+
+/// Kernel ids of a load's programs by their names.
+fn ids(set: &ProgramSet) -> BTreeMap<&'static str, u32> {
+    let loaded = datapath_object::PROGRAMS
+        .iter()
+        .filter_map(|program| Some((program.name, set.program(program.name).ok()?.info().unwrap().id)));
+    loaded.collect()
+}
+
+#[test]
+fn programs_are_kept_for_a_load_of_the_same_and_for_no_other() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let first_maps = maps(&sandbox);
+    let fs = first_maps.fs();
+    let sets = || bpf::names_in(&fs.root().join("cilium/programs")).unwrap();
+    let load = |maps: &Maps| ProgramSet::load(maps, node_config()).unwrap();
+    let first = load(&first_maps);
+    let expected = ids(&first);
+    assert!(expected.len() == 20, "{expected:?}");
+    assert_ne!(ids(&load(&first_maps)), expected, "nothing is kept before it was asked for");
+    first.keep(fs).unwrap();
+    let folder = fs.root().join("cilium/programs").join(&sets()[0]);
+    drop(first);
+
+    // Another process with its own handles.
+    let again = load(&maps(&sandbox));
+    assert_eq!(ids(&again), expected);
+    let array: bpf::ObjectMap =
+        bpf::ObjectMap::new(RawMap::open(&folder.join("cilium_calls")).unwrap()).unwrap();
+    let arp = datapath_object::PROGRAMS.iter().find(|program| program.name == "tail_arp").unwrap();
+    array.unset(arp.slot.unwrap()).unwrap();
+    again.keep(fs).unwrap();
+    assert_eq!(ids(&load(&first_maps)), expected);
+    assert_eq!(array.id(arp.slot.unwrap()).unwrap(), Some(expected["tail_arp"]), "an emptied slot is filled");
+
+    // Other settings, and programs that they add.
+    let other = NodeConfig { source_ip_verification: 0, ..node_config() };
+    assert_ne!(ids(&ProgramSet::load(&first_maps, other).unwrap()), expected);
+    let more = NodeConfig { endpoint_routes: 1, ..node_config() };
+    assert_eq!(ids(&ProgramSet::load(&first_maps, more).unwrap()).len(), expected.len() + 1);
+
+    // A pin that is missing, one of another program, one of a map, and a folder that was not completed.
+    let arp_pin = folder.join("tail_arp");
+    let policy_pin = folder.join("tail_ipv4_policy");
+    std::fs::remove_file(&arp_pin).unwrap();
+    assert_ne!(ids(&load(&first_maps)), expected);
+    bpf::Program::open(&policy_pin).unwrap().pin(&arp_pin).unwrap();
+    assert_ne!(ids(&load(&first_maps)), expected);
+    std::fs::remove_file(&arp_pin).unwrap();
+    RawMap::open(&folder.join("cilium_calls")).unwrap().pin(&arp_pin).unwrap();
+    assert_ne!(ids(&load(&first_maps)), expected);
+    std::fs::remove_file(&arp_pin).unwrap();
+    again.program("tail_arp").unwrap().pin(&arp_pin).unwrap();
+    assert_eq!(ids(&load(&first_maps)), expected);
+    std::fs::remove_file(folder.join("record")).unwrap();
+    let unrecorded = load(&first_maps);
+    assert_ne!(ids(&unrecorded), expected);
+
+    // Those that are kept last replace the others.
+    unrecorded.keep(fs).unwrap();
+    assert_eq!(sets().len(), 1);
+    assert!(!folder.exists());
+
+    // A map that was made again: programs with the old one would see other entries than the agent.
+    std::fs::remove_file(first_maps.path("cilium_lxc")).unwrap();
+    let remade = load(&maps(&sandbox));
+    assert_ne!(ids(&remade), ids(&unrecorded));
+    remade.keep(fs).unwrap();
+    assert_eq!(ids(&load(&maps(&sandbox))), ids(&remade));
 }
 
 #[test]

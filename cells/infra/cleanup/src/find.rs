@@ -26,8 +26,8 @@ const HEALTH_INTERFACE: &str = "lxc_health";
 const PROGRAMS: &str = "cil_";
 /// Name prefix of shared maps.
 const MAPS: &str = "cilium_";
-/// Folder of the pins of our own policy maps; the rest of `cilium/` are pinned links.
-const POLICY_MAPS: &str = "cilium/policy_maps";
+/// Folders of pinned policy maps and of programs for the next run; the rest of `cilium/` are pinned links.
+const NO_LINKS: [&str; 2] = ["cilium/policy_maps", "cilium/programs"];
 /// Routing tables of Cilium's proxies: to the proxy, and back from it.
 const PROXY_TABLES: [u32; 2] = [2004, 2005];
 /// Bits of the mark that Cilium routes by; below, marks with their tables: proxies, IPsec, WireGuard.
@@ -123,7 +123,7 @@ fn pinned_links(root: &Path) -> Result<Vec<Leftover>, Error> {
     }
     let mut found = Vec::new();
     walk(&root.join("cilium"), &mut |path, folder| {
-        if !folder && !path.starts_with(root.join(POLICY_MAPS)) {
+        if !folder && !has_no_links(root, &path) {
             found.push(Leftover::Link(path));
         }
     })?;
@@ -168,7 +168,7 @@ fn pins(root: &Path) -> Result<Vec<Leftover>, Error> {
     walk(&root.join("cilium"), &mut |path, folder| {
         if folder {
             folders.push(path);
-        } else if path.starts_with(root.join(POLICY_MAPS)) {
+        } else if has_no_links(root, &path) {
             found.push(Leftover::Pin(path));
         }
     })?;
@@ -176,6 +176,10 @@ fn pins(root: &Path) -> Result<Vec<Leftover>, Error> {
     let folders = emptied(folders.into_iter().rev(), links.iter().chain(&found))?;
     found.extend(folders);
     Ok(found)
+}
+
+fn has_no_links(root: &Path, path: &Path) -> bool {
+    NO_LINKS.iter().any(|folder| path.starts_with(root.join(folder)))
 }
 
 /// Returns the folders that are empty once the leftovers in `going` are removed. `folders` lists inner ones first.

@@ -319,7 +319,8 @@ impl HostJob {
                     None => {
                         if let Some(took) = report.loaded {
                             let (interfaces, devices) = (report.switched, report.attached);
-                            tracing::info!(?took, interfaces, devices, tcx, "Loaded the datapath");
+                            let kept = report.kept;
+                            tracing::info!(?took, kept, interfaces, devices, tcx, "Loaded the datapath");
                         }
                         Ok(report.unmarked)
                     }

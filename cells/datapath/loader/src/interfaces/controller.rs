@@ -36,6 +36,8 @@ const GRACE: Duration = Duration::from_secs(1);
 pub(crate) struct Report {
     /// Duration of the load, if programs were loaded in this round or in a previous one that failed later.
     pub(crate) loaded: Option<Duration>,
+    /// The programs are those of the run before.
+    pub(crate) kept: bool,
     /// Interfaces of pods that were switched to new programs.
     pub(crate) switched: usize,
     /// Number of places on devices that got a program.
@@ -175,6 +177,7 @@ impl Controller {
             false => Vec::new(),
         };
         report.loaded = self.loaded;
+        report.kept = programs.is_kept();
         if !self.switched.as_ref().is_some_and(|switched| Arc::ptr_eq(switched, &programs)) {
             // A second copy would overwrite what programs have written into the new maps since.
             if !self.copied {
@@ -230,6 +233,10 @@ impl Controller {
         }
         if self.loaded.take().is_some() {
             self.replaced = Some(Instant::now());
+            if let Err(error) = programs.keep(self.maps.fs()) {
+                // The next run loads them again.
+                tracing::debug!(%error, "The programs are not kept for the next run");
+            }
         }
         // Last: a device that cannot must not keep packets from the programs of tc.
         let (acceleration, devices) = (desired.acceleration, &desired.devices);

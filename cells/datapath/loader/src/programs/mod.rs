@@ -7,6 +7,7 @@ pub(crate) mod direct_return;
 pub(crate) mod egress;
 pub(crate) mod host_routing;
 pub(crate) mod ipip;
+mod kept;
 pub(crate) mod live;
 pub(crate) mod nat46x64;
 pub(crate) mod set;

@@ -10,7 +10,7 @@ use hive::Settings;
 use maps::Maps;
 use tunnel::{Family, Tunnel};
 
-use crate::programs::set::shared_maps;
+use crate::programs::set::{shared_maps, with_stand_ins};
 
 /// The prefix of the pins of program arrays; the array's kernel id follows. Not that of Cilium: an agent of an earlier
 /// build removes those that it does not know.
@@ -98,8 +98,10 @@ impl XdpSet {
         if config.nodeport == 0 {
             object.retain_programs(|name| name == xdp::ENTRY);
         }
-        let is_shared = |name: &str| name != datapath_object::CALLS && !name.starts_with(OWN_MAPS);
-        let shared = shared_maps(&object, maps, is_shared)?;
+        let declared = object.maps();
+        let mut names: Vec<&str> = declared.iter().map(|spec| &*spec.name).collect();
+        names.retain(|name| *name != datapath_object::CALLS && !name.starts_with(OWN_MAPS));
+        let shared = with_stand_ins(&object, shared_maps(names, maps)?)?;
         let shared: Vec<(&str, &RawMap)> = shared.iter().map(|(name, map)| (&**name, map)).collect();
         let collection = object.load(&shared, maps.load_threads()).step(step)?;
         let array = collection.maps.get(datapath_object::CALLS).ok_or(DatapathError::NotReady)?;
