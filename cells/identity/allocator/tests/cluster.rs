@@ -395,12 +395,19 @@ async fn an_identity_that_turns_into_a_lie_is_taken_from_no_user() {
 async fn the_mark_of_the_garbage_collection_is_removed_from_identities_in_use() {
     let server = Server::default();
     let marked = json!({"annotations": {"io.cilium.heartbeat": "2026-01-01T00:00:00Z", "kept": "yes"}});
-    server.put("300", json!({"k8s:app": "web"}), marked.clone());
+    // Of a newer version, which has members that this one does not know.
+    let mut newer = json!({
+        "apiVersion": "cilium.io/v2", "kind": "CiliumIdentity", "metadata": marked,
+        "security-labels": {"k8s:app": "web"}, "spec": {"weights": [7, null]},
+    });
+    newer["metadata"]["name"] = "300".into();
+    server.0.add(&newer);
     server.put("301", json!({"k8s:app": "unused"}), marked.clone());
     let agent = Agent::start(&server).await;
     assert_eq!(agent.allocate("k8s:app=web", "endpoint/1").await, 300);
     let kept = || server.object(300)["metadata"]["annotations"] == json!({"kept": "yes"});
     agent.until("the mark is gone", kept).await;
+    assert_eq!(server.object(300)["spec"], newer["spec"]);
     server.put("300", json!({"k8s:app": "web"}), marked.clone());
     agent.until("it is gone again", kept).await;
     assert_eq!(server.object(301)["metadata"]["annotations"], marked["annotations"]);

@@ -33,6 +33,7 @@ mod strict;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 mod time;
+mod unknown;
 pub mod yaml;
 
 pub use document::{
@@ -51,4 +52,5 @@ pub use source::{
     Answer, Api, ApiError, Key, Patch, Preconditions, Selection, Source, SourceError, WatchEvent,
 };
 pub use time::Time;
+pub use unknown::UnknownMembers;
 pub use yaml_values::{MAX_DEPTH, push_member};

@@ -29,8 +29,9 @@ pub trait Resource:
     fn to_json(&self) -> Vec<u8>;
 }
 
+// `keeps` names the field of [`UnknownMembers`](crate::UnknownMembers), of types that have one.
 macro_rules! resource {
-    ($($type:ident),* $(,)?) => {
+    ($($type:ident $(keeps $unknown:ident)?),* $(,)?) => {
         $(impl $crate::Resource for $type {
             const KIND: $crate::Kind = $crate::Kind::$type;
 
@@ -45,7 +46,7 @@ macro_rules! resource {
             // Instantiated here and not in the callers' crates, so that the program has one decoder and one encoder of
             // each type.
             fn from_json(json: &[u8]) -> serde_json::Result<Self> {
-                $crate::strict::from_slice(json)
+                $crate::resource::resource!(@decode json $($unknown)?)
             }
 
             fn to_json(&self) -> Vec<u8> {
@@ -54,6 +55,13 @@ macro_rules! resource {
             }
         })*
     };
+    (@decode $json:ident) => {
+        $crate::strict::from_slice($json)
+    };
+    (@decode $json:ident $unknown:ident) => {{
+        let (object, $unknown) = $crate::strict::from_slice_with_unknown($json)?;
+        Ok(Self { $unknown, ..object })
+    }};
 }
 pub(crate) use resource;
 

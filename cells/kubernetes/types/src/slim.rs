@@ -11,7 +11,8 @@ use smol_str::SmolStr;
 /// Declares structs of objects. A field's name in JSON is its own in camel case (in kebab case after `kebab pub
 /// struct`), or that of `#[serde(rename)]`; `null` and a missing field are the default; unknown fields are skipped. A
 /// field declared with `pub` is written unless it is empty (Go's `omitempty`), one with `always pub` is always written:
-/// an empty list or map as `null`, like a nil one in Go.
+/// an empty list or map as `null`, like a nil one in Go. One declared with `unknown pub`
+/// has the members of no other field: [`resource!`](crate::resource::resource) of such a type sets it.
 macro_rules! slim {
     () => {};
     ($(#[$meta:meta])* pub struct $name:ident { $($fields:tt)* } $($rest:tt)*) => {
@@ -31,6 +32,14 @@ macro_rules! slim {
                 deserialize_with = "crate::slim::null",
                 serialize_with = "crate::slim::always"
             )]
+            pub $field: $type,
+        ] $($rest)*);
+    };
+    (@fields [$($head:tt)*] [$($out:tt)*] $(#[$meta:meta])* unknown pub $field:ident: $type:ty, $($rest:tt)*) => {
+        $crate::slim::slim!(@fields [$($head)*] [
+            $($out)*
+            $(#[$meta])*
+            #[serde(flatten, skip_deserializing)]
             pub $field: $type,
         ] $($rest)*);
     };

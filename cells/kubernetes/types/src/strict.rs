@@ -7,12 +7,25 @@ use std::fmt;
 
 use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
+use crate::unknown::{Collecting, UnknownMembers};
+
 /// Parses a text that consists of one value.
 pub(crate) fn from_slice<T: DeserializeOwned>(json: &[u8]) -> serde_json::Result<T> {
     let mut reader = serde_json::Deserializer::from_slice(json);
     let value = T::deserialize(Strict(&mut reader))?;
     reader.end()?;
     Ok(value)
+}
+
+/// Parses a text that consists of one object, and its members that the type does not have.
+pub(crate) fn from_slice_with_unknown<T: DeserializeOwned>(
+    json: &[u8],
+) -> serde_json::Result<(T, UnknownMembers)> {
+    let mut reader = serde_json::Deserializer::from_slice(json);
+    let mut unknown = UnknownMembers::default();
+    let value = T::deserialize(Collecting(Strict(&mut reader), &mut unknown))?;
+    reader.end()?;
+    Ok((value, unknown))
 }
 
 /// A strict wrapper of a deserializer, an access or a seed.

@@ -180,13 +180,16 @@ impl Election {
         self.leads_until()?;
         let mut lease = self.lease.clone()?;
         let transitions = lease["spec"]["leaseTransitions"].as_i64().unwrap_or_default();
-        lease["spec"] = json!({
-            "holderIdentity": "",
-            "leaseDurationSeconds": 1,
-            "acquireTime": time,
-            "renewTime": time,
-            "leaseTransitions": transitions,
-        });
+        set_spec(
+            &mut lease,
+            json!({
+                "holderIdentity": "",
+                "leaseDurationSeconds": 1,
+                "acquireTime": time,
+                "renewTime": time,
+                "leaseTransitions": transitions,
+            }),
+        );
         Some(lease)
     }
 
@@ -226,13 +229,22 @@ impl Election {
         let transitions = old["leaseTransitions"].as_i64().unwrap_or_default();
         let is_new = old.is_null();
         let acquired = old["acquireTime"].clone();
-        lease["spec"] = json!({
+        let spec = json!({
             "holderIdentity": self.identity,
             "leaseDurationSeconds": self.timing.lease.as_secs(),
             "acquireTime": if is_own && acquired.is_string() { acquired } else { time.into() },
             "renewTime": time,
             "leaseTransitions": if is_own || is_new { transitions } else { transitions + 1 },
         });
+        set_spec(&mut lease, spec);
         lease
+    }
+}
+
+/// Sets members of the spec; others, such as `strategy`, stay.
+fn set_spec(lease: &mut Value, members: Value) {
+    match (lease["spec"].as_object_mut(), members) {
+        (Some(spec), Value::Object(members)) => spec.extend(members),
+        (_, members) => lease["spec"] = members,
     }
 }

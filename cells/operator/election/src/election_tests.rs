@@ -24,7 +24,7 @@ fn election(identity: &str, now: Instant) -> Election {
 fn lease(holder: &str, seconds: u64, renewed: &str) -> Value {
     let spec = json!({
         "holderIdentity": holder, "leaseDurationSeconds": seconds, "acquireTime": "t0", "renewTime": renewed,
-        "leaseTransitions": 3,
+        "leaseTransitions": 3, "strategy": "OldestEmulationVersion",
     });
     json!({"metadata": {"resourceVersion": "7", "labels": {"team": "infra"}}, "spec": spec})
 }
@@ -86,7 +86,8 @@ fn the_lease_of_another_is_left_alone_until_it_was_silent_for_its_duration() {
         (&taken["spec"]["holderIdentity"], &taken["spec"]["leaseTransitions"]),
         (&json!("two"), &json!(4))
     );
-    assert_eq!(taken["metadata"]["labels"]["team"], "infra", "the rest of the object stays");
+    let rest = (&taken["metadata"]["labels"]["team"], &taken["spec"]["strategy"]);
+    assert_eq!(rest, (&json!("infra"), &json!("OldestEmulationVersion")), "the rest of the object stays");
 }
 
 #[test]

@@ -136,6 +136,10 @@ async fn endpoints_of_each_namespace_are_in_slices_of_their_own() {
     assert_eq!(bank["endpoints"], expected);
 
     // The one that waited gets its identity; another one is new; one changes, and one changes in what no other node needs.
+    // A newer version has written a member that this one does not know.
+    let mut newer = bank.clone();
+    newer["topology"] = json!({"zone": "a"});
+    server.add(&newer);
     take_writes(&server);
     server.add(&endpoint("bank", "waits", 401));
     server.add(&endpoint("bank", "desk", 402));
@@ -147,6 +151,7 @@ async fn endpoints_of_each_namespace_are_in_slices_of_their_own() {
     assert_eq!(take_writes(&server), [("update", "bank".to_owned())]);
     let slices = all_slices(&server);
     let bank = slices.iter().find(|slice| slice["namespace"] == "bank").unwrap();
+    assert_eq!(bank["topology"], newer["topology"]);
     let ids: Vec<(&str, i64)> = bank["endpoints"]
         .as_array()
         .unwrap()

@@ -120,9 +120,13 @@ fn only<'o>(options: &[(&'o str, &'o str)]) -> Vec<(&'o str, &'o str)> {
 async fn unused_identities_are_marked_then_deleted_and_used_ones_stay() {
     let server = server();
     fail(&server, &[]);
-    for id in ["1001", "1002", "1003", "1004", "reserved"] {
+    for id in ["1001", "1002", "1004", "reserved"] {
         server.add(&identity(id));
     }
+    // Of a newer version, which has members that this one does not know.
+    let mut newer = identity("1003");
+    newer["spec"] = json!({"weights": [7, null]});
+    server.add(&newer);
     server.add(&endpoint("web", 1001, None));
     let slice = json!([{"name": "db", "id": 1002, "networking": {"addressing": [], "node": "192.0.2.1"}}]);
     let mut slices = object(Kind::CiliumEndpointSlice, "ces-1", &json!({}));
@@ -136,7 +140,7 @@ async fn unused_identities_are_marked_then_deleted_and_used_ones_stay() {
     let marked = ["1001", "1002", "1003", "1004", "reserved"].map(|id| is_marked(&server, id));
     assert_eq!(marked, [false, false, true, true, false]);
     let object = server.object(Kind::CiliumIdentity, "1003");
-    assert_eq!(object["security-labels"], json!({"k8s:app": "1003"}));
+    assert_eq!((&object["security-labels"], &object["spec"]), (&json!({"k8s:app": "1003"}), &newer["spec"]));
     assert_eq!(object["metadata"]["labels"], json!({"io.kubernetes.pod.namespace": "default"}));
 
     // An agent takes one up again: without the mark it stays, although it has no endpoint yet.

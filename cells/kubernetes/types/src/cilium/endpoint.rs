@@ -4,7 +4,7 @@ use smol_str::SmolStr;
 
 use crate::resource::resource;
 use crate::slim::{SmallList, slim};
-use crate::{ObjectMeta, StringMap};
+use crate::{ObjectMeta, StringMap, UnknownMembers};
 
 slim! {
     /// An endpoint, with the name and namespace of its pod.
@@ -210,6 +210,8 @@ slim! {
         pub namespace: SmolStr,
         /// The endpoints.
         always pub endpoints: Vec<CoreCiliumEndpoint>,
+        /// Members of another version.
+        unknown pub unknown: UnknownMembers,
     }
 
     /// The fields of an endpoint that other nodes need.
@@ -232,4 +234,4 @@ slim! {
     }
 }
 
-resource!(CiliumEndpoint, CiliumEndpointSlice);
+resource!(CiliumEndpoint, CiliumEndpointSlice keeps unknown);

@@ -2,7 +2,7 @@
 
 use crate::resource::resource;
 use crate::slim::slim;
-use crate::{ObjectMeta, StringMap};
+use crate::{ObjectMeta, StringMap, UnknownMembers};
 
 slim! {
     /// A security identity. The object's name is its id.
@@ -12,7 +12,9 @@ slim! {
         /// The labels of the identity, with their sources: `k8s:app`.
         #[serde(rename = "security-labels")]
         always pub security_labels: StringMap,
+        /// Members of another version.
+        unknown pub unknown: UnknownMembers,
     }
 }
 
-resource!(CiliumIdentity);
+resource!(CiliumIdentity keeps unknown);
