@@ -1,6 +1,6 @@
 //! The kinds that CustomResourceDefinitions define in the cluster.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_types::{Kind, SmolStr};
@@ -11,10 +11,13 @@ pub(crate) fn is_custom(kind: Kind) -> bool {
     matches!(kind.group(), "cilium.io" | "policy.networking.k8s.io")
 }
 
+/// Names of definitions with their resource versions.
+pub(crate) type Versions = BTreeMap<SmolStr, SmolStr>;
+
 /// The existing definitions, kept up to date.
 #[derive(Clone, Debug)]
 pub(crate) struct Definitions {
-    known: Arc<watch::Sender<Option<BTreeSet<SmolStr>>>>,
+    known: Arc<watch::Sender<Option<Versions>>>,
     required: Arc<BTreeSet<Kind>>,
 }
 
@@ -38,9 +41,25 @@ impl Definitions {
         match &*self.known.borrow() {
             _ if !is_custom(kind) => Defined::Yes,
             None => Defined::Unknown,
-            Some(known) if known.contains(name(kind).as_str()) => Defined::Yes,
+            Some(known) if known.contains_key(name(kind).as_str()) => Defined::Yes,
             Some(_) => Defined::No,
         }
+    }
+
+    /// Returns the version of a kind's definition, which changes when it is established: the server serves the kind from then on.
+    pub(crate) fn version(&self, kind: Kind) -> Option<SmolStr> {
+        self.known.borrow().as_ref()?.get(name(kind).as_str()).cloned()
+    }
+
+    /// Waits until the version of a kind's definition is another one.
+    pub(crate) async fn changed(&self, kind: Kind, version: Option<&SmolStr>) {
+        let name = name(kind);
+        let is_other = |known: &Option<Versions>| {
+            known.as_ref().is_some_and(|known| known.get(name.as_str()) != version)
+        };
+        // An error is impossible: the sender is in self.
+        let mut changes = self.changes();
+        drop(changes.wait_for(is_other).await);
     }
 
     /// Whether the agent waits for a kind, so that an undefined one is not an empty list.
@@ -54,16 +73,16 @@ impl Definitions {
     }
 
     /// Returns a receiver that changes with the definitions.
-    pub(crate) fn changes(&self) -> watch::Receiver<Option<BTreeSet<SmolStr>>> {
+    pub(crate) fn changes(&self) -> watch::Receiver<Option<Versions>> {
         self.known.subscribe()
     }
 
     /// Replaces the definitions.
-    pub(crate) fn are(&self, names: &BTreeSet<SmolStr>) {
+    pub(crate) fn are(&self, versions: &Versions) {
         self.known.send_if_modified(|known| {
-            let differs = known.as_ref() != Some(names);
+            let differs = known.as_ref() != Some(versions);
             if differs {
-                *known = Some(names.clone());
+                *known = Some(versions.clone());
             }
             differs
         });
@@ -145,12 +164,18 @@ mod tests {
         );
         assert_eq!(definitions.of(Kind::ClusterNetworkPolicy), Defined::Unknown);
         let mut changes = definitions.changes();
-        definitions.are(&["ciliumnodes.cilium.io".into()].into());
+        definitions.are(&[("ciliumnodes.cilium.io".into(), "1".into())].into());
         assert_eq!(definitions.of(Kind::ClusterNetworkPolicy), Defined::No);
         assert!(changes.has_changed().unwrap());
         changes.mark_unchanged();
         assert_eq!(definitions.missing(), ["ciliumidentities.cilium.io"]);
-        definitions.are(&["ciliumnodes.cilium.io".into()].into());
+        definitions.are(&[("ciliumnodes.cilium.io".into(), "1".into())].into());
         assert!(!changes.has_changed().unwrap());
+        definitions.are(&[("ciliumnodes.cilium.io".into(), "2".into())].into());
+        assert!(changes.has_changed().unwrap(), "established");
+        assert_eq!(
+            (definitions.version(Kind::CiliumNode).as_deref(), definitions.version(Kind::Pod)),
+            (Some("2"), None)
+        );
     }
 }

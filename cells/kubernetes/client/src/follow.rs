@@ -13,7 +13,7 @@ use futures::stream::{self, BoxStream};
 use hive::{Backoff, Health};
 use http::Method;
 use http_body_util::BodyExt;
-use k8s_types::{SourceError, WatchEvent};
+use k8s_types::{Kind, SmolStr, SourceError, WatchEvent};
 use kube::client::Body;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -26,10 +26,18 @@ use crate::request_error::{ErrorKind, RequestError};
 use crate::scan::{Shape, Splitter};
 use crate::target::{Query, Target};
 use crate::watch_timeouts::{WatchTimeouts, spread};
+pub(crate) use version::version;
+
 use answer::{Answer, End, Form, Phase};
 
 /// The delay of a watch after a server has answered another request at the end of an outage, with a third of jitter.
 const RECOVERY_DELAY: Duration = Duration::from_millis(500);
+
+/// How long after a change of its definition a kind that is not served yet is asked for at short intervals.
+const ESTABLISHING: Duration = Duration::from_secs(5);
+
+/// The first of these intervals, which double, with half of jitter.
+const ESTABLISHING_RETRY: Duration = Duration::from_millis(50);
 
 /// The number of streaming lists that may break off before pages are requested, which can be resumed.
 const MAX_BROKEN_STREAMS: u32 = 2;
@@ -76,6 +84,10 @@ pub(crate) struct Follow {
     reported: bool,
     /// Whether it has waited for the definitions of kinds.
     asked: bool,
+    /// The version of the kind's definition at the last request, as soon as the definitions are listed.
+    definition: Option<Option<SmolStr>>,
+    /// When that has changed, with the retries since.
+    establishing: Option<(Instant, Backoff)>,
     /// Whether the absence of the kind was sent as an empty list.
     listed_absent: bool,
     /// Whether the kind is to be listed as empty, since the server does not serve its version.
@@ -135,6 +147,8 @@ impl Follow {
             cluster: 0,
             reported: false,
             asked: false,
+            definition: None,
+            establishing: None,
             listed_absent: false,
             is_unserved: false,
             listed_unserved: false,
@@ -232,8 +246,8 @@ impl Follow {
         Ok(None)
     }
 
-    /// Waits for the delay before another attempt, or until all connections are closed or definitions change, since the
-    /// attempt may succeed then. So it may when a server answers any request after an outage; but only one attempt until
+    /// Waits for the delay before another attempt, or until all connections are closed or the kind's definition changes, since
+    /// the attempt may succeed then. So it may when a server answers any request after an outage; but only one attempt until
     /// the next progress begins for that reason, so that a server that answers a part of the requests is not asked without
     /// delays.
     async fn pause(&mut self) {
@@ -242,24 +256,28 @@ impl Follow {
             return;
         }
         let begin = Instant::now();
-        let (mut cuts, mut defined) = (self.link.cuts(), self.definitions.changes());
-        let (is_defined_late, ends_with_outage) =
-            (self.is_defined_late(), self.ends_with_outage && !self.ended_early);
+        let mut cuts = self.link.cuts();
+        let ends_with_outage = self.ends_with_outage && !self.ended_early;
+        let defined = async {
+            match (self.target.kind, &self.definition) {
+                (Some(kind), Some(version)) if is_custom(kind) => {
+                    self.definitions.changed(kind, version.as_ref()).await;
+                }
+                // The definitions may be listed late.
+                (Some(kind), None) if is_custom(kind) => drop(self.definitions.changes().changed().await),
+                _ => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = sleep_until(begin + delay) => {}
             Ok(()) = cuts.changed() => {}
-            Ok(()) = defined.changed(), if is_defined_late => {}
+            () = defined => {}
             Ok(()) = self.recoveries.changed(), if ends_with_outage => {
                 self.ended_early = true;
                 // All watches of this agent are woken at the same time.
                 sleep_until((Instant::now() + spread(RECOVERY_DELAY)).min(begin + delay)).await;
             }
         }
-    }
-
-    /// Whether its kind may be defined while the cluster runs.
-    fn is_defined_late(&self) -> bool {
-        self.target.kind.is_some_and(is_custom)
     }
 
     /// Waits until the kind is defined. Returns false if it is not, which is sent as an empty list.
@@ -273,6 +291,7 @@ impl Follow {
         }
         loop {
             changes.mark_unchanged();
+            self.note_definition(kind);
             match self.definitions.of(kind) {
                 Defined::Yes | Defined::Unknown => break,
                 Defined::No if self.definitions.is_required(kind) || self.listed_absent => {}
@@ -287,6 +306,25 @@ impl Follow {
         self.state.excuse(false);
         self.listed_absent = false;
         true
+    }
+
+    /// Takes note of the version of the kind's definition. A change may mean that it has been established.
+    fn note_definition(&mut self, kind: Kind) {
+        if !is_custom(kind) || self.definitions.of(kind) == Defined::Unknown {
+            return;
+        }
+        let version = self.definitions.version(kind);
+        let last = self.definition.replace(version.clone());
+        if last.is_some_and(|last| last != version) {
+            let retries = Backoff::exponential(ESTABLISHING_RETRY, ESTABLISHING).jitter(0.5);
+            self.establishing = Some((Instant::now(), retries));
+        }
+    }
+
+    /// Returns the delay before the next request for a kind whose definition has changed a short time ago.
+    fn establishing(&mut self) -> Option<Duration> {
+        let (since, retries) = self.establishing.as_mut()?;
+        if since.elapsed() < ESTABLISHING { retries.next_wait() } else { None }
     }
 
     fn next_query(&self, lease: &Lease) -> Query {

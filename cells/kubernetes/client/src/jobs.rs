@@ -1,6 +1,5 @@
 //! Jobs besides the watches: heartbeat, credentials, definitions, and timeouts of the initial sync.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +8,11 @@ use file_watch::FileWatch;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use hive::{JobCx, Shutdowner};
-use k8s_types::{SmolStr, WatchEvent};
+use k8s_types::WatchEvent;
 use tokio::time::Instant;
 
-use crate::definitions::Definitions;
+use crate::definitions::{Definitions, Versions};
+use crate::follow::version;
 use crate::link::Link;
 use crate::scan::key;
 use crate::source::Connection;
@@ -113,26 +113,26 @@ async fn ending(valid_for: Option<Duration>) {
 /// Keeps the set of defined kinds up to date.
 pub(crate) async fn follow_definitions(connection: Connection, cx: JobCx) -> Result<()> {
     let mut events = connection.follow(Target::definitions());
-    let mut names: BTreeSet<SmolStr> = BTreeSet::new();
+    let mut versions = Versions::new();
     let mut listed = false;
     while let Some(Some(event)) = cx.token().run_until_cancelled(events.next()).await {
         match event {
             Ok(WatchEvent::Restart) => {
-                names.clear();
+                versions.clear();
                 listed = false;
             }
             Ok(WatchEvent::Listed) => listed = true,
             Ok(WatchEvent::Applied { json, .. }) => {
-                names.insert(key(&json).name);
+                versions.insert(key(&json).name, version(&json).unwrap_or_default().into());
             }
             Ok(WatchEvent::Deleted(key)) => {
-                names.remove(&key.name);
+                versions.remove(&key.name);
             }
             // The watch reports its errors itself.
             Ok(WatchEvent::Progress | WatchEvent::Unreadable { .. }) | Err(_) => continue,
         }
         if listed {
-            connection.definitions.are(&names);
+            connection.definitions.are(&versions);
             let missing = connection.definitions.missing();
             match missing.is_empty() {
                 true => cx.health.ok("all needed are there"),

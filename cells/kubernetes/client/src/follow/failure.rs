@@ -66,6 +66,14 @@ impl Follow {
             Some((Query::Page { .. } | Query::Whole, items)) => self.state.object(-items),
             _ => {}
         }
+        // Expected until the definition is established: counts neither for the backoff nor as a version that is not served.
+        if error.kind == ErrorKind::NotFound
+            && let Some(delay) = self.establishing()
+        {
+            self.delay = delay;
+            self.health.ok(format!("Waits for the server: {error}"));
+            return None;
+        }
         self.failures += u64::from(!usual);
         let backoff = self.backoff.next_wait().unwrap_or(self.timeouts.retry.1);
         self.delay = match error.kind {

@@ -34,7 +34,7 @@ impl Follow {
 }
 
 /// Returns `metadata.resourceVersion`.
-fn version(object: &[u8]) -> Option<&str> {
+pub(crate) fn version(object: &[u8]) -> Option<&str> {
     let version = find(object, "metadata").and_then(|metadata| find(metadata, "resourceVersion"))?;
     let version = std::str::from_utf8(version.strip_prefix(b"\"")?.strip_suffix(b"\"")?).ok()?;
     (!version.is_empty()).then_some(version)

@@ -258,7 +258,7 @@ async fn kinds_that_are_not_defined_are_waited_for_without_errors() {
         assert_eq!(bench.fake.requests().len(), before);
         // Defined, but not served at once.
         let name = format!("{}.{}", kind.plural(), kind.group());
-        bench.connection.definitions.are(&[name.as_str().into()].into());
+        bench.connection.definitions.are(&[(name.as_str().into(), "1".into())].into());
         bench.fake.fault(Fault::Status(404, None));
         bench.fake.fault(Fault::Status(429, Some(1)));
         bench.fake.put(kind.plural(), "", "n1", &json!(1));
@@ -266,6 +266,30 @@ async fn kinds_that_are_not_defined_are_waited_for_without_errors() {
         assert!(bench.errors().is_empty(), "{:?}", bench.errors());
         bench.end().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_is_listed_as_soon_as_its_definition_is_established() {
+    let bench = Bench::new(Fake::new(&["pods"]), Kind::CiliumNode).await;
+    let name = || format!("{}.{}", Kind::CiliumNode.plural(), Kind::CiliumNode.group());
+    bench.connection.definitions.are(&Default::default());
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let before = bench.fake.requests().len();
+    (0..300).for_each(|_| bench.fake.fault(Fault::Status(404, None)));
+    bench.connection.definitions.are(&[(name().into(), "1".into())].into());
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let asked = bench.fake.requests().len() - before;
+    assert!((4..=9).contains(&asked), "{asked} requests");
+    // Established: the server serves it a moment later than it sends the change.
+    bench.fake.state.lock().faults.clear();
+    bench.fake.fault(Fault::Status(404, None));
+    bench.fake.put(Kind::CiliumNode.plural(), "", "n1", &json!(1));
+    bench.connection.definitions.are(&[(name().into(), "2".into())].into());
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(bench.reader.lock().lists, 2, "behind the empty one of a kind without definition");
+    bench.until_true(Kind::CiliumNode.plural()).await;
+    assert!(bench.errors().is_empty(), "{:?}", bench.errors());
+    bench.end().await;
 }
 
 /// A definition may serve other versions of a kind than the one that is asked for.
@@ -277,7 +301,7 @@ async fn kinds_whose_version_is_not_served_are_empty_lists_unless_they_are_requi
         for _ in 0..300 {
             bench.fake.fault(Fault::Status(404, None));
         }
-        bench.connection.definitions.are(&[name.as_str().into()].into());
+        bench.connection.definitions.are(&[(name.as_str().into(), "1".into())].into());
         let begun = tokio::time::Instant::now();
         if is_required {
             tokio::time::sleep(Duration::from_secs(600)).await;
