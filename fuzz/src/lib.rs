@@ -22,6 +22,7 @@
 //! | `netlink` | the kernel | packets, attributes, responses to requests |
 //! | `hubble` | clients of Hubble, and its options | requests of gRPC, filters, field masks, lines of flows |
 //! | `envoy` | an Envoy, and an API server | requests of xDS, messages of the access log, Envoy configurations |
+//! | `dns` | pods, and the servers that they ask | queries and answers through the DNS proxy, over UDP and TCP |
 //! | `packets` | pods and the network | the programs of tc, by test runs: needs root |
 //! | `events` | pods, by their packets; the server of the monitor's socket | events, the stream, the lines that are printed |
 
@@ -39,6 +40,7 @@ mod answers;
 mod bodies;
 mod cni;
 mod config;
+mod dns;
 mod envoy;
 mod events;
 mod filter;
@@ -67,7 +69,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 18] = [
+pub const TARGETS: [Target; 19] = [
     Target { name: "http", longest: 2048, run: http::run },
     Target { name: "bodies", longest: 2048, run: bodies::run },
     Target { name: "cni", longest: 2048, run: cni::run },
@@ -85,6 +87,7 @@ pub const TARGETS: [Target; 18] = [
     Target { name: "hubble", longest: 512, run: hubble::run },
     Target { name: "events", longest: 512, run: events::run },
     Target { name: "envoy", longest: 4096, run: envoy::run },
+    Target { name: "dns", longest: 2048, run: dns::run },
     Target { name: "packets", longest: 1024, run: packets::run },
 ];
 

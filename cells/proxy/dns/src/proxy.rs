@@ -30,19 +30,58 @@ const MAX_BYTES_PER_CLIENT: usize = 4 << 20;
 const RULES_LIMIT: Duration = Duration::from_millis(500);
 const RULES_INTERVAL: Duration = Duration::from_millis(10);
 
+/// The servers as a proxy reaches them.
+pub(crate) trait Forward {
+    /// The connection to the server of a client's connection, which the first forwarded query opens.
+    type Slot: Default;
+
+    /// Forwards a query, over TCP if there is a slot, and returns its answer.
+    async fn forward(
+        &self,
+        path: Path,
+        message: Vec<u8>,
+        request: &Request,
+        slot: Option<&Self::Slot>,
+    ) -> Result<Received, UpstreamError>;
+}
+
 /// The proxy.
 #[derive(Clone)]
-pub(crate) struct Proxy {
+pub(crate) struct Proxy<F = Network> {
     pub(crate) directory: Arc<dyn Directory>,
     pub(crate) counters: Counters,
     records: Records,
     config: DnsProxyConfig,
     denied: ResponseCode,
     limit: Option<Arc<Semaphore>>,
+    servers: F,
+    load: Arc<Mutex<HashMap<IpAddr, Load>>>,
+}
+
+/// The servers behind sockets of this node.
+#[derive(Clone)]
+pub(crate) struct Network {
     udp: UdpPaths,
+    linger: Option<Duration>,
     tasks: TaskTracker,
     stop: CancellationToken,
-    load: Arc<Mutex<HashMap<IpAddr, Load>>>,
+}
+
+impl Forward for Network {
+    type Slot = Mutex<Option<Arc<TcpPath>>>;
+
+    async fn forward(
+        &self,
+        path: Path,
+        message: Vec<u8>,
+        request: &Request,
+        slot: Option<&Self::Slot>,
+    ) -> Result<Received, UpstreamError> {
+        let Some(slot) = slot else { return self.udp.query(path, request, message).await };
+        let open = || Arc::new(TcpPath::new(path, self.linger, self.tasks.clone(), &self.stop));
+        let tcp = slot.lock().get_or_insert_with(open).clone();
+        tcp.query(request, message).await
+    }
 }
 
 /// The queries of a client that are in flight or wait for it.
@@ -64,10 +103,6 @@ pub(crate) struct Packet {
     pub(crate) server: SocketAddr,
     pub(crate) transport: Transport,
 }
-
-/// The connection to the server of a client's connection, which the first forwarded query opens.
-#[derive(Default)]
-pub(crate) struct TcpSlot(Mutex<Option<Arc<TcpPath>>>);
 
 /// A query that counts for its client until it is dropped.
 struct Counted {
@@ -96,6 +131,13 @@ impl Proxy {
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Proxy {
+        let linger = u64::try_from(config.dnsproxy_socket_linger_timeout).ok().map(Duration::from_secs);
+        Proxy::with_servers(observer, config, Network { udp: UdpPaths::new(), linger, tasks, stop })
+    }
+}
+
+impl<F: Forward> Proxy<F> {
+    pub(crate) fn with_servers(observer: Observer, config: DnsProxyConfig, servers: F) -> Proxy<F> {
         let denied = match config.tofqdns_dns_reject_response_code {
             RejectCode::NameError => ResponseCode::NXDomain,
             RejectCode::Refused => ResponseCode::Refused,
@@ -104,14 +146,13 @@ impl Proxy {
             0 => None,
             limit => Some(Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)))),
         };
-        let udp = UdpPaths::new();
         let Observer { records, counters } = observer;
         let directory = records.directory.clone();
-        Proxy { directory, counters, records, config, denied, limit, udp, tasks, stop, load: Arc::default() }
+        Proxy { directory, counters, records, config, denied, limit, servers, load: Arc::default() }
     }
 
     /// Returns the answer to a query; `None` if it gets none.
-    pub(crate) async fn answer(&self, packet: Packet, slot: Option<&TcpSlot>) -> Option<Vec<u8>> {
+    pub(crate) async fn answer(&self, packet: Packet, slot: Option<&F::Slot>) -> Option<Vec<u8>> {
         let started = Instant::now();
         self.counters.received();
         let request = match Request::parse(&packet.message) {
@@ -139,7 +180,7 @@ impl Proxy {
         &self,
         packet: Packet,
         request: &Request,
-        slot: Option<&TcpSlot>,
+        slot: Option<&F::Slot>,
         timings: &mut Timings,
     ) -> (Outcome, Vec<u8>) {
         let Packet { client: source, server, transport, .. } = packet;
@@ -180,7 +221,7 @@ impl Proxy {
             && self.directory.may_see_client(server.ip());
         let path = Path { client: source, server, identity: client.identity, transparent };
         let forwarded = Instant::now();
-        let answer = self.forward(path, packet.message, request, slot).await;
+        let answer = self.servers.forward(path, packet.message, request, slot).await;
         timings.upstream = forwarded.elapsed();
         timings.total = started.elapsed();
         let (mut reply, answer) = match answer {
@@ -219,26 +260,6 @@ impl Proxy {
         {
             tokio::time::sleep(RULES_INTERVAL).await;
         }
-    }
-
-    async fn forward(
-        &self,
-        path: Path,
-        message: Vec<u8>,
-        request: &Request,
-        slot: Option<&TcpSlot>,
-    ) -> Result<Received, UpstreamError> {
-        let Some(slot) = slot else { return self.udp.query(path, request, message).await };
-        let tcp = {
-            let mut tcp = slot.0.lock();
-            let open = || TcpPath::new(path, self.linger(), self.tasks.clone(), &self.stop);
-            tcp.get_or_insert_with(|| Arc::new(open())).clone()
-        };
-        tcp.query(request, message).await
-    }
-
-    fn linger(&self) -> Option<Duration> {
-        u64::try_from(self.config.dnsproxy_socket_linger_timeout).ok().map(Duration::from_secs)
     }
 
     /// Waits for the permission to forward a query, if there is a limit. Returns an error if it takes too long.

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use parking_lot::Mutex;
-use tokio::net::tcp::OwnedReadHalf;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::directory::Transport;
-use crate::proxy::{Packet, Proxy, TcpSlot};
+use crate::proxy::{Forward, Packet, Proxy};
 use crate::sockets::{MAX_PAYLOAD, Spoofing, listen_tcp, listen_udp, receive};
 use crate::upstream::{read_message, write_message};
 
@@ -169,8 +169,19 @@ async fn serve_connection(stream: TcpStream, client: SocketAddr, proxy: &Proxy) 
     // The address that the client has connected to: the socket is transparent.
     let server = stream.local_addr()?;
     stream.set_nodelay(true)?;
-    let (reader, mut writer) = stream.into_split();
-    let slot = TcpSlot::default();
+    let (reader, writer) = stream.into_split();
+    converse(reader, writer, client, server, proxy).await
+}
+
+/// Answers the queries that a client sends, until it ends or is idle.
+pub(crate) async fn converse<F: Forward>(
+    reader: impl AsyncRead + Unpin,
+    mut writer: impl AsyncWrite + Unpin,
+    client: SocketAddr,
+    server: SocketAddr,
+    proxy: &Proxy<F>,
+) -> io::Result<()> {
+    let slot = F::Slot::default();
     let (replies, mut queue) = mpsc::channel::<Vec<u8>>(MAX_UNREAD);
     let write = async {
         while let Some(reply) = queue.recv().await {
@@ -188,12 +199,12 @@ async fn serve_connection(stream: TcpStream, client: SocketAddr, proxy: &Proxy) 
     write.await.and(ended)
 }
 
-async fn read_queries(
-    mut reader: OwnedReadHalf,
+async fn read_queries<F: Forward>(
+    mut reader: impl AsyncRead + Unpin,
     client: SocketAddr,
     server: SocketAddr,
-    proxy: &Proxy,
-    slot: &TcpSlot,
+    proxy: &Proxy<F>,
+    slot: &F::Slot,
     replies: mpsc::Sender<Vec<u8>>,
 ) -> io::Result<()> {
     let mut answers = FuturesUnordered::new();

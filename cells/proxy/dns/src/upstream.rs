@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use socket2::Type;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::{TcpSocket, TcpStream, UdpSocket};
+use tokio::net::{TcpSocket, UdpSocket};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -205,8 +205,9 @@ pub(crate) struct TcpPath {
     close: CancellationToken,
 }
 
+/// A connection that is open or about to be.
 #[derive(Debug, Clone)]
-struct Connection {
+pub(crate) struct Connection {
     requests: mpsc::Sender<Vec<u8>>,
     waiting: Arc<Mutex<Waiting>>,
 }
@@ -228,21 +229,8 @@ impl TcpPath {
     }
 
     /// Forwards a request and returns its answer, with the id at the server.
-    pub(crate) async fn query(
-        &self,
-        request: &Request,
-        mut message: Vec<u8>,
-    ) -> Result<Received, UpstreamError> {
-        let connection = self.connection()?;
-        let (id, answer) = connection.waiting.lock().add(request).ok_or(UpstreamError::NoId)?;
-        set_id(&mut message, id);
-        let exchange = async {
-            connection.requests.send(message).await.map_err(|_| UpstreamError::Closed)?;
-            answer.await.map_err(|_| UpstreamError::Closed)
-        };
-        let answer = tokio::time::timeout(TIMEOUT, exchange).await.map_err(|_| UpstreamError::Timeout);
-        connection.waiting.lock().remove(id);
-        answer?
+    pub(crate) async fn query(&self, request: &Request, message: Vec<u8>) -> Result<Received, UpstreamError> {
+        self.connection()?.query(request, message).await
     }
 
     fn connection(&self) -> io::Result<Connection> {
@@ -253,33 +241,61 @@ impl TcpPath {
         let Path { server, identity, .. } = self.path;
         let socket = upstream(Type::STREAM, server, identity, self.path.source(), self.linger)?;
         let socket = TcpSocket::from_std_stream(socket.into());
-        let (requests, queue) = mpsc::channel(QUEUE);
-        let connection = Connection { requests, waiting: Arc::default() };
-        let waiting = connection.waiting.clone();
-        let run = async move {
-            let connected = async {
-                let stream = socket.connect(server).await?;
-                stream.set_nodelay(true)?;
-                exchange(stream, queue, &waiting).await
-            };
-            if let Err(error) = connected.await {
-                tracing::debug!(%server, %error, "A connection to a DNS server has failed");
-            }
-            waiting.lock().fail();
+        let connected = async move {
+            let stream = socket.connect(server).await?;
+            stream.set_nodelay(true)?;
+            Ok(stream.into_split())
         };
+        let (connection, run) = Connection::new(server, connected);
         self.tasks.spawn(self.close.clone().run_until_cancelled_owned(run));
         *open = Some(connection.clone());
         Ok(connection)
     }
 }
 
+impl Connection {
+    /// Returns a connection and the future that writes its requests and reads its answers, once it is connected.
+    pub(crate) fn new<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+        server: SocketAddr,
+        connected: impl Future<Output = io::Result<(R, W)>>,
+    ) -> (Connection, impl Future<Output = ()>) {
+        let (requests, queue) = mpsc::channel(QUEUE);
+        let connection = Connection { requests, waiting: Arc::default() };
+        let waiting = connection.waiting.clone();
+        let run = async move {
+            let ended = async { exchange(connected.await?, queue, &waiting).await };
+            if let Err(error) = ended.await {
+                tracing::debug!(%server, %error, "A connection to a DNS server has failed");
+            }
+            waiting.lock().fail();
+        };
+        (connection, run)
+    }
+
+    /// Forwards a request and returns its answer, with the id at the server.
+    pub(crate) async fn query(
+        &self,
+        request: &Request,
+        mut message: Vec<u8>,
+    ) -> Result<Received, UpstreamError> {
+        let (id, answer) = self.waiting.lock().add(request).ok_or(UpstreamError::NoId)?;
+        set_id(&mut message, id);
+        let exchange = async {
+            self.requests.send(message).await.map_err(|_| UpstreamError::Closed)?;
+            answer.await.map_err(|_| UpstreamError::Closed)
+        };
+        let answer = tokio::time::timeout(TIMEOUT, exchange).await.map_err(|_| UpstreamError::Timeout);
+        self.waiting.lock().remove(id);
+        answer?
+    }
+}
+
 /// Writes requests and passes answers on until either side closes the connection.
 async fn exchange(
-    stream: TcpStream,
+    (mut reader, mut writer): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
     mut queue: mpsc::Receiver<Vec<u8>>,
     waiting: &Mutex<Waiting>,
 ) -> io::Result<()> {
-    let (mut reader, mut writer) = stream.into_split();
     let write = async {
         while let Some(message) = queue.recv().await {
             write_message(&mut writer, &message).await?;
