@@ -24,7 +24,7 @@ impl Ring {
 
     /// Opens the rings of a map.
     pub(crate) fn open_map(datapath: &mut Datapath, map: &str) -> Result<Self> {
-        let mut ring = PerfEventArray::try_from(datapath.take_map(map)?)?;
+        let mut ring = PerfEventArray::try_from(datapath.open_rings(map)?)?;
         let cpus = aya::util::online_cpus().map_err(|(path, error)| anyhow::anyhow!("{path}: {error}"))?;
         Ok(Self(cpus.into_iter().map(|cpu| ring.open(cpu, None)).collect::<Result<_, _>>()?))
     }

@@ -1,12 +1,13 @@
 //! A loaded datapath, two pods on it, and packets to run through it.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use aya::maps::{
     Array, ArrayOfMaps, HashMap, HashOfMaps, LpmTrie, Map, MapData, PerCpuHashMap, ProgramArray, lpm_trie,
 };
 use aya::programs::tc::qdisc_add_clsact;
+use aya::programs::xdp::XdpLink;
 use aya::programs::{SchedClassifier, TcAttachType, TestRun, TestRunOptions, Xdp, XdpMode};
-use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
+use aya::{EbpfLoader, VerifierLogLevel};
 use datapath_abi::signal::AuthKey;
 use datapath_abi::{
     DeviceValue, EP_CONFIG_ENTRIES, EndpointConfig, EndpointInfo, EndpointKey, IpcacheKey,
@@ -22,11 +23,14 @@ use std::net::IpAddr;
 mod packets;
 #[path = "kit/peer.rs"]
 mod peer;
+#[path = "kit/pool.rs"]
+mod pool;
 #[path = "kit/rows.rs"]
 mod rows;
 #[path = "kit/scene.rs"]
 mod scene;
 
+use pool::Object;
 #[allow(unused_imports, reason = "some benchmarks need a part of the kit")]
 pub(crate) use {packets::*, peer::*, rows::*, scene::*};
 
@@ -45,13 +49,11 @@ const LARGE_MAPS: [&str; 8] = [
     "cilium_snat_v6_external",
 ];
 
-/// The object in the kernel, nobody attached to it.
+/// The object in the kernel, with empty maps, attached to nothing.
 pub(crate) struct Datapath {
-    ebpf: Ebpf,
-    /// Dropping it would empty the array.
-    calls: ProgramArray<MapData>,
-    /// Policy maps by endpoint id, which is also their slot.
-    policies: BTreeMap<u16, PolicyMap>,
+    /// The device of XDP: dropping it detaches the entry.
+    _device: Option<XdpLink>,
+    object: Object,
 }
 
 /// Ids of backends by position.
@@ -63,12 +65,16 @@ type PolicyMap = LpmTrie<MapData, [u8; 8], [u8; 12]>;
 pub(crate) type PolicyRow = (PolicyKey, PolicyEntry);
 
 impl Datapath {
+    /// Loads the object, or empties one that another test has used.
     pub(crate) fn load(config: &NodeConfig) -> Result<Self> {
-        let mut loader = EbpfLoader::new();
-        loader
-            .override_global(NODE_CONFIG, config.as_bytes(), true)
-            .verifier_log_level(VerifierLogLevel::DISABLE);
-        Self::load_with(&mut loader)
+        let object = Object::shared("datapath", config, || {
+            let mut loader = EbpfLoader::new();
+            loader
+                .override_global(NODE_CONFIG, config.as_bytes(), true)
+                .verifier_log_level(VerifierLogLevel::DISABLE);
+            Ok(Self::load_with(&mut loader)?.object)
+        })?;
+        Ok(Self { _device: None, object })
     }
 
     pub(crate) fn load_with(loader: &mut EbpfLoader<'_>) -> Result<Self> {
@@ -91,12 +97,20 @@ impl Datapath {
                 calls.set(slot, loaded.fd()?, 0)?;
             }
         }
-        Ok(Self { ebpf, calls, policies: BTreeMap::new() })
+        Ok(Self { _device: None, object: Object::new(ebpf, calls) })
     }
 
     /// Loads the programs of XDP, with maps of their own, and attaches the entry to a device of this namespace: only then may test
     /// runs name the device.
     pub(crate) fn load_xdp(config: &NodeConfig, device: &str) -> Result<Self> {
+        let mut object = Object::shared("xdp", config, || Self::load_xdp_object(config))?;
+        let entry = object.ebpf.program_mut(datapath_object::xdp::ENTRY).context("no program")?;
+        let entry: &mut Xdp = entry.try_into()?;
+        let link = entry.attach(device, XdpMode::Driver)?;
+        Ok(Self { _device: Some(entry.take_link(link)?), object })
+    }
+
+    fn load_xdp_object(config: &NodeConfig) -> Result<Object> {
         let mut loader = EbpfLoader::new();
         loader
             .override_global(NODE_CONFIG, config.as_bytes(), true)
@@ -109,14 +123,11 @@ impl Datapath {
         for program in datapath_object::xdp::PROGRAMS {
             let loaded: &mut Xdp = ebpf.program_mut(program.name).context("no program")?.try_into()?;
             loaded.load().with_context(|| program.name)?;
-            match program.slot {
-                Some(slot) => calls.set(slot, loaded.fd()?, 0)?,
-                None => {
-                    loaded.attach(device, XdpMode::Driver)?;
-                }
+            if let Some(slot) = program.slot {
+                calls.set(slot, loaded.fd()?, 0)?;
             }
         }
-        Ok(Self { ebpf, calls, policies: BTreeMap::new() })
+        Ok(Object::new(ebpf, calls))
     }
 
     /// Runs a packet of a device through the program of XDP; the mark of the outcome is the flags of its metadata.
@@ -145,7 +156,7 @@ impl Datapath {
     }
 
     pub(crate) fn xdp_program(&self, name: &str) -> Result<&Xdp> {
-        Ok(self.ebpf.program(name).with_context(|| format!("no program {name}"))?.try_into()?)
+        Ok(self.object.ebpf.program(name).with_context(|| format!("no program {name}"))?.try_into()?)
     }
 
     /// A datapath with both pods, the host's addresses, and what the ipcache says of them.
@@ -169,7 +180,7 @@ impl Datapath {
     /// Gives a pod an empty policy map if it has none: everything is denied.
     pub(crate) fn deny(&mut self, pod: &Pod) -> Result<()> {
         const FLAGS: u32 = 0x81;
-        if let Some(policy) = self.policies.get_mut(&pod.id) {
+        if let Some(policy) = self.object.policies.get_mut(&pod.id) {
             for key in policy.keys().collect::<Result<Vec<_>, _>>()? {
                 policy.remove(&key)?;
             }
@@ -178,14 +189,15 @@ impl Datapath {
         let policy = PolicyMap::create(16384, FLAGS)?;
         let mut slots = ArrayOfMaps::<_, PolicyMap>::try_from(self.map("ep_policies")?)?;
         slots.set(u32::from(pod.id), &policy, 0)?;
-        self.policies.insert(pod.id, policy);
+        self.object.policies.insert(pod.id, policy);
+        self.object.indexes.insert(pod.id.into());
         Ok(())
     }
 
     /// Gives a pod these rows of policy and no others.
     pub(crate) fn set_policy(&mut self, pod: &Pod, rows: &[PolicyRow]) -> Result<()> {
         self.deny(pod)?;
-        let policy = self.policies.get_mut(&pod.id).context("no policy map")?;
+        let policy = self.object.policies.get_mut(&pod.id).context("no policy map")?;
         for (key, row) in rows {
             let mut data = [0; 8];
             data.copy_from_slice(&key.as_bytes()[4..]);
@@ -202,8 +214,13 @@ impl Datapath {
 
     /// Attaches a program to an interface of this namespace.
     pub(crate) fn attach(&mut self, program: &str, interface: &str, at: TcAttachType) -> Result<()> {
-        let program: &mut SchedClassifier =
-            self.ebpf.program_mut(program).with_context(|| format!("no program {program}"))?.try_into()?;
+        self.object.own();
+        let program: &mut SchedClassifier = self
+            .object
+            .ebpf
+            .program_mut(program)
+            .with_context(|| format!("no program {program}"))?
+            .try_into()?;
         // Kernels before 6.6 attach by tc filters, below a qdisc. If it is there already this fails; without it `attach` does.
         let _ = qdisc_add_clsact(interface);
         program.attach(interface, at)?;
@@ -215,6 +232,7 @@ impl Datapath {
         self.set_policy(pod, &ALLOW_ALL)?;
         self.set_settings(pod, flags)?;
         if pod.ifindex < EP_CONFIG_ENTRIES {
+            self.object.indexes.insert(pod.ifindex);
             Array::<_, u32>::try_from(self.map("ep_by_ifindex")?)?.set(pod.ifindex, u32::from(pod.id), 0)?;
         } else {
             let mut high = HashMap::<_, u32, u32>::try_from(self.map("ep_by_ifindex_hi")?)?;
@@ -259,6 +277,7 @@ impl Datapath {
             netns_cookie: pod.netns_cookie,
             parent_ifindex: 0,
         };
+        self.object.indexes.insert(pod.id.into());
         let mut settings = Array::<_, [u8; 64]>::try_from(self.map("ep_config")?)?;
         Ok(settings.set(u32::from(pod.id), bytes::<_, 64>(&row), 0)?)
     }
@@ -331,20 +350,28 @@ impl Datapath {
 
     /// Takes the program out of a slot of the private array.
     pub(crate) fn empty_slot(&mut self, slot: u32) -> Result<()> {
-        Ok(self.calls.clear_index(&slot)?)
+        self.object.own();
+        Ok(self.object.calls.clear_index(&slot)?)
     }
 
     /// Takes a map out, for tests that read it themselves.
     pub(crate) fn take_map(&mut self, name: &str) -> Result<Map> {
-        self.ebpf.take_map(name).with_context(|| format!("no map {name}"))
+        self.object.own();
+        self.object.ebpf.take_map(name).with_context(|| format!("no map {name}"))
+    }
+
+    /// Opens a map of rings another time: they end with the returned map.
+    pub(crate) fn open_rings(&mut self, name: &str) -> Result<Map> {
+        let Map::PerfEventArray(rings) = self.map(name)? else { bail!("{name} has no rings") };
+        Ok(Map::PerfEventArray(MapData::from_id(rings.info()?.id())?))
     }
 
     fn map(&mut self, name: &str) -> Result<&mut Map> {
-        self.ebpf.map_mut(name).with_context(|| format!("no map {name}"))
+        self.object.ebpf.map_mut(name).with_context(|| format!("no map {name}"))
     }
 
     pub(crate) fn program(&self, name: &str) -> Result<&SchedClassifier> {
-        Ok(self.ebpf.program(name).with_context(|| format!("no program {name}"))?.try_into()?)
+        Ok(self.object.ebpf.program(name).with_context(|| format!("no program {name}"))?.try_into()?)
     }
 
     /// Runs a packet of another machine, or of a pod, through a program.

@@ -41,6 +41,7 @@ mod services;
 mod tproxy;
 mod traffic;
 mod uplink;
+mod used;
 mod vlan;
 mod xdp;
 mod xdp_tunnel;
