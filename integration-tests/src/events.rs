@@ -3,8 +3,8 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use aya::maps::perf::{PerfEvent, PerfEventArrayBuffer};
-use aya::maps::{Map, MapData, PerfEventArray};
+use bpf::RawMap;
+use bpf::perf::{Record, Rings, Wakeups};
 use datapath_abi::event::{CaptureHeader, DROP, DropNotify, TRACE};
 use datapath_abi::{Pod as _, trace};
 
@@ -13,8 +13,8 @@ use crate::Node;
 /// Pages of a CPU's ring: a second of two flows of 1,000 packets a second.
 const PAGES: usize = 256;
 
-/// The reader's end of the ring, one part a CPU.
-pub struct Events(Vec<PerfEventArrayBuffer<MapData>>);
+/// The reader's end of the rings.
+pub struct Events(Rings);
 
 /// The first fields of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,10 +51,8 @@ impl Events {
     /// When its ring cannot be opened.
     #[must_use]
     pub fn of(node: &Node) -> Self {
-        let map = MapData::from_pin(node.pin("cilium_events")).unwrap();
-        let mut ring = PerfEventArray::try_from(Map::from_map_data(map).unwrap()).unwrap();
-        let cpus = aya::util::online_cpus().unwrap();
-        Self(cpus.into_iter().map(|cpu| ring.open(cpu, Some(PAGES)).unwrap()).collect())
+        let map = RawMap::open(&node.pin("cilium_events")).unwrap();
+        Self(Rings::open(map, PAGES, Wakeups::EachRecord).unwrap())
     }
 
     /// Returns the events that arrive for a moment, without earlier ones and those in flight now.
@@ -98,15 +96,14 @@ impl Events {
     }
 
     fn for_each(&mut self, mut take: impl FnMut(CaptureHeader, &[u8])) {
-        for part in &mut self.0 {
-            part.for_each(|event| {
-                let PerfEvent::Sample { head, tail } = event else { return };
-                let bytes = [head, tail].concat();
-                if let Some(header) = CaptureHeader::from_bytes(&bytes) {
-                    take(header, &bytes);
-                }
-            });
-        }
+        let read = self.0.read(|_, record| {
+            let Record::Sample { head, tail } = record else { return };
+            let bytes = [head, tail].concat();
+            if let Some(header) = CaptureHeader::from_bytes(&bytes) {
+                take(header, &bytes);
+            }
+        });
+        read.unwrap();
     }
 }
 

@@ -20,10 +20,10 @@ mod service;
 mod uplink;
 
 use anyhow::{Result, ensure};
-use aya::maps::PerfEventArray;
-use aya::maps::perf::PerfEvent;
 use aya::programs::{TestRun, TestRunOptions};
 use aya::{EbpfLoader, VerifierLogLevel};
+use bpf::RawMap;
+use bpf::perf::{Record, Rings, Wakeups};
 use datapath_abi::{NodeConfig, Pod as _, trace};
 use datapath_object::{FROM_CONTAINER, FROM_HOST, FROM_NETDEV, NODE_CONFIG, PROGRAMS};
 use kit::{
@@ -36,7 +36,7 @@ use std::time::Instant;
 /// Packets in one run: each of them takes one hop of the 255.
 const PACKETS: u32 = 250;
 const RUNS: usize = 2000;
-/// Pages of a ring of events, for those of one run.
+/// Pages of a ring of events, as in the agent: those of one run fit.
 const RING_PAGES: usize = 64;
 
 fn main() -> Result<()> {
@@ -88,16 +88,14 @@ fn events() -> Result<()> {
     let alone =
         |config: &NodeConfig| measure(&Datapath::with_pods(config)?, FROM_CONTAINER, &packet, REDIRECT);
     let nanoseconds = |config: &NodeConfig| -> Result<f64> {
-        let mut datapath = Datapath::with_pods(config)?;
-        let mut map = PerfEventArray::try_from(datapath.take_map("cilium_events")?)?;
-        let cpus = aya::util::online_cpus().map_err(|(path, error)| anyhow::anyhow!("{path}: {error}"))?;
-        let rings = cpus.into_iter().map(|cpu| map.open(cpu, Some(RING_PAGES)));
-        let mut rings: Vec<_> = rings.collect::<Result<_, _>>()?;
+        let datapath = Datapath::with_pods(config)?;
+        let map = RawMap::open_id(datapath.map_id("cilium_events")?)?;
+        let mut rings = Rings::open(map, RING_PAGES, Wakeups::Paced)?;
         let mut lost = 0;
+        // As the agent: the rate of the first run makes it poll the ring.
         let drain = || {
-            for ring in &mut rings {
-                ring.for_each(|event| lost += if let PerfEvent::Lost { count } = event { count } else { 0 });
-            }
+            rings.read(|_, record| lost += if let Record::Lost { count } = record { count } else { 0 })?;
+            Ok(())
         };
         let best = measure_with(&datapath, FROM_CONTAINER, &packet, REDIRECT, drain)?;
         ensure!(lost == 0, "{lost} events did not fit into the rings");
@@ -119,7 +117,7 @@ fn events() -> Result<()> {
 
 /// The best of many runs; others share the machine.
 fn measure(datapath: &Datapath, program: &str, packet: &[u8], verdict: u32) -> Result<f64> {
-    measure_with(datapath, program, packet, verdict, || ())
+    measure_with(datapath, program, packet, verdict, || Ok(()))
 }
 
 /// Measures as [`measure`], with a function that is called after each run.
@@ -128,7 +126,7 @@ fn measure_with(
     program: &str,
     packet: &[u8],
     verdict: u32,
-    mut after: impl FnMut(),
+    mut after: impl FnMut() -> Result<()>,
 ) -> Result<f64> {
     let ingress_ifindex = if program == FROM_HOST { 0 } else { IFINDEX };
     let mark = if program == FROM_HOST { Incoming::of_host().mark } else { 0 };
@@ -143,7 +141,7 @@ fn measure_with(
         let result = program.test_run(options)?;
         ensure!(result.return_value == verdict, "verdict {} and not {verdict}", result.return_value);
         best = best.min(result.duration.as_nanos() as f64);
-        after();
+        after()?;
     }
     Ok(best)
 }

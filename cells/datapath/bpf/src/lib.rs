@@ -7,6 +7,7 @@
 //! - [`ObjectFile`]: programs linked by aya-obj and loaded with maps the caller chooses; a [`Collection`] of them can be
 //!   kept in a folder of pins for another process; [`Program`] runs them on packets;
 //! - [`Link`] (tcx, XDP, cgroup) and [`tc::Tc`] (cls_bpf filters): attachment of programs to interfaces and cgroups;
+//! - [`perf`]: rings of events that programs write;
 //! - [`Clock`]: the clock that programs read, as they read it;
 //! - [`probe()`]: the kernel features the datapath needs;
 //! - [`Usage`]: kernel memory of maps and programs; [`observe_calls`]: durations of the system calls.
@@ -38,6 +39,7 @@ mod map;
 mod moving;
 mod netns;
 mod object;
+pub mod perf;
 mod pinned;
 mod probe;
 mod prog;

@@ -507,28 +507,36 @@ pub fn possible_cpus() -> usize {
     static CPUS: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
     *CPUS.get_or_init(|| {
         let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-        cpus_in(&text).max(1)
+        cpus_in(&text).count().max(1)
     })
 }
 
-/// Counts a CPU list such as `0-3,8`.
-fn cpus_in(list: &str) -> usize {
+/// Returns the CPUs that are online.
+pub(crate) fn online_cpus() -> Result<Vec<u32>> {
+    let path = Path::new("/sys/devices/system/cpu/online");
+    let text = std::fs::read_to_string(path).map_err(|source| Error::file("read", path, source))?;
+    Ok(cpus_in(&text).collect())
+}
+
+/// Returns the CPUs of a list such as `0-3,8`.
+fn cpus_in(list: &str) -> impl Iterator<Item = u32> {
     list.trim()
         .split(',')
-        .filter_map(|range| match range.split_once('-') {
-            Some((from, to)) => Some(to.parse::<usize>().ok()?.checked_sub(from.parse().ok()?)? + 1),
-            None => range.parse::<usize>().ok().map(|_| 1),
+        .filter_map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            Some(first.parse().ok()?..=last.parse().ok()?)
         })
-        .sum()
+        .flatten()
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
     fn cpu_lists() {
-        assert_eq!(super::cpus_in("0-1\n"), 2);
-        assert_eq!(super::cpus_in("0"), 1);
-        assert_eq!(super::cpus_in("0-3,8,10-11"), 7);
-        assert_eq!(super::cpus_in(""), 0);
+        let cpus = |list| super::cpus_in(list).collect::<Vec<_>>();
+        assert_eq!(cpus("0-1\n"), [0, 1]);
+        assert_eq!(cpus("0"), [0]);
+        assert_eq!(cpus("0-3,8,10-11"), [0, 1, 2, 3, 8, 10, 11]);
+        assert_eq!(cpus(""), []);
     }
 }

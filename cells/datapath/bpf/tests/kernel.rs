@@ -1,11 +1,14 @@
 //! The wrapper against the real kernel, in a sandbox of its own.
 
+use bpf::perf::{Record, Rings, Wakeups};
 use bpf::tc::Tc;
 use bpf::{
     BpfFs, Clock, Direction, Error, Layout, Link, Map, MapFlags, MapSpec, MapType, ObjectMap, Origin,
     PerCpuMap, Program, RawMap, UpdateMode, Usage, unpin,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -434,4 +437,103 @@ fn what_is_taken_is_given_and_gone() {
     assert_eq!(value, [7; 8]);
     assert!(!map.take(&[1, 0, 0, 0], &mut value).unwrap());
     assert!(!map.lookup(&[1, 0, 0, 0], &mut value).unwrap());
+}
+
+/// A ring in this process, and a program that writes a record of 8 bytes and its header, 24 bytes, into it.
+fn ring_and_writer(pages: usize, wakeups: Wakeups) -> (Rings, Program) {
+    let spec = MapSpec::new("test_events", MapType::PerfEventArray, 4, 4, 0, MapFlags::NONE);
+    let map = RawMap::create(&spec).unwrap();
+    let rings = Rings::open(RawMap::open_id(map.id()).unwrap(), pages, wakeups).unwrap();
+    let of = |code: u8, registers: u8, offset: i16, value: i32| {
+        let [low, high] = offset.to_le_bytes();
+        let [a, b, c, d] = value.to_le_bytes();
+        u64::from_le_bytes([code, registers, low, high, a, b, c, d])
+    };
+    const EVENT_OUTPUT: i32 = 25;
+    let program = [
+        of(0x7a, 10, -8, 7),                        // *(u64 *)(r10 - 8) = 7
+        of(0x18, 0x12, 0, map.as_fd().as_raw_fd()), // r2 = map
+        0,
+        of(0xb4, 3, 0, -1),   // w3 = BPF_F_CURRENT_CPU
+        of(0xbf, 0xa4, 0, 0), // r4 = r10
+        of(0x07, 4, 0, -8),   // r4 += -8
+        of(0xb7, 5, 0, 8),    // r5 = 8
+        of(0x85, 0, 0, EVENT_OUTPUT),
+        of(0xb7, 0, 0, 0), // return 0
+        0x95,
+    ];
+    (rings, Program::from_instructions("test_writer", &program).unwrap())
+}
+
+/// Returns the number of samples and of lost records since the last call.
+fn read(rings: &mut Rings) -> (u64, u64) {
+    let (mut samples, mut lost) = (0, 0);
+    let read = rings.read(|_, record| match record {
+        Record::Sample { head, tail } => {
+            let bytes = [head, tail].concat();
+            assert_eq!(bytes[..8], 7_u64.to_ne_bytes(), "{bytes:?}");
+            samples += 1;
+        }
+        Record::Lost { count } => lost += count,
+    });
+    read.unwrap();
+    (samples, lost)
+}
+
+fn is_woken(rings: &Rings) -> bool {
+    let mut polled: Vec<_> =
+        rings.descriptors().map(|ring| PollFd::from_borrowed_fd(ring, PollFlags::IN)).collect();
+    poll(&mut polled, Some(&Timespec::default())).unwrap() > 0
+}
+
+#[test]
+fn records_of_a_ring_are_delivered_or_counted() {
+    require_root!();
+    let (mut rings, writer) = ring_and_writer(2, Wakeups::EachRecord);
+    let write = |records: u32| writer.test_run(&[0; 14], &[], records).unwrap();
+    // Each round goes around the end of the ring at another place.
+    for _ in 0..100 {
+        write(100);
+        assert_eq!(read(&mut rings), (100, 0));
+    }
+    // More than fit; what is lost is reported with the next record.
+    write(5_000);
+    let (samples, lost) = read(&mut rings);
+    assert!(samples < 5_000 && lost == 0, "{samples} {lost}");
+    write(1);
+    assert_eq!(read(&mut rings), (1, 5_000 - samples));
+    drop(rings);
+    write(1);
+}
+
+#[test]
+fn readers_are_woken_by_each_record_while_few_come() {
+    require_root!();
+    let (mut rings, writer) = ring_and_writer(4, Wakeups::Paced);
+    let write = |records: u32| writer.test_run(&[0; 14], &[], records).unwrap();
+    assert!(!is_woken(&rings) && !rings.are_polled());
+    write(1);
+    assert!(is_woken(&rings), "by one record");
+    assert_eq!(read(&mut rings), (1, 0));
+    assert!(!is_woken(&rings) && !rings.are_polled());
+    // A ring with many is polled, and the kernel wakes its reader when half of it is full. The program may move to another
+    // CPU between two runs, whose ring is then the one that wakes its reader.
+    write(100);
+    assert_eq!(read(&mut rings), (100, 0));
+    assert!(rings.are_polled());
+    let cpus = rings.len() as u32;
+    for _ in 0..cpus {
+        write(20);
+        assert_eq!(read(&mut rings), (20, 0));
+    }
+    // All quiet intervals have passed: the next ones of a ring wake the reader again.
+    for _ in 0..6 {
+        std::thread::sleep(bpf::perf::POLL_INTERVAL);
+        assert_eq!(read(&mut rings), (0, 0));
+    }
+    assert!(!rings.are_polled());
+    is_woken(&rings);
+    write(1);
+    assert!(is_woken(&rings));
+    assert_eq!(read(&mut rings), (1, 0));
 }

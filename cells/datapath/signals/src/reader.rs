@@ -1,13 +1,11 @@
 //! The job that reads the rings.
 
-use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use aya::maps::perf::{PerfEvent, PerfEventArrayBuffer};
-use aya::maps::{Map, MapData, PerfEventArray};
+use bpf::RawMap;
+use bpf::perf::{Reader, Record, Rings, Wakeups};
 use datapath_abi::Pod;
 use datapath_abi::signal::{
     AUTH_REQUIRED, AuthKey, AuthRequired, CT_FILL_UP, FAMILY_V4, FAMILY_V6, FillUp, NAT_FILL_UP,
@@ -15,8 +13,6 @@ use datapath_abi::signal::{
 use hive::JobCx;
 use hive::job::Backoff;
 use maps::Maps;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
 use crate::handle::{Families, Signals};
 
@@ -30,14 +26,16 @@ const DEBOUNCE: Duration = Duration::from_millis(100);
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
-type Ring = AsyncFd<PerfEventArrayBuffer<MapData>>;
-
 /// Reads signals until the job ends.
 pub(crate) async fn read(maps: Arc<Maps>, signals: Arc<Signals>, cx: JobCx) -> anyhow::Result<()> {
     let mut backoff = Backoff::exponential(RETRY_INTERVAL, MAX_RETRY_INTERVAL);
     let mut rings = loop {
         match open(&maps) {
-            Ok(rings) => break rings,
+            Ok(Some(rings)) => break rings,
+            Ok(None) => {
+                cx.health.ok("This node has no rings of signals");
+                return Ok(());
+            }
             Err(error) => {
                 let message = "Could not open the signal rings: full maps wait for the next collection, and packets for \
                                authentication";
@@ -55,12 +53,9 @@ pub(crate) async fn read(maps: Arc<Maps>, signals: Arc<Signals>, cx: JobCx) -> a
     loop {
         tokio::select! {
             () = cx.cancelled() => return Ok(()),
-            ready = readable(&rings) => ready?,
+            readable = rings.readable() => readable?,
         }
-        let mut full = Families::default();
-        for ring in &mut rings {
-            full = full.with(drain(ring.get_mut(), |key| signals.authenticate(key)));
-        }
+        let full = drain(&mut rings, |key| signals.authenticate(key))?;
         signals.collect(full);
         tokio::select! {
             () = cx.cancelled() => return Ok(()),
@@ -69,37 +64,15 @@ pub(crate) async fn read(maps: Arc<Maps>, signals: Arc<Signals>, cx: JobCx) -> a
     }
 }
 
-/// Opens the rings of all online CPUs and registers them with tokio; empty if this node does not have the map.
-fn open(maps: &Maps) -> anyhow::Result<Vec<Ring>> {
-    let Some(map) = maps.shared(MAP)? else { return Ok(Vec::new()) };
-    let map = MapData::from_fd(map.as_fd().try_clone_to_owned()?)?;
-    let mut array = PerfEventArray::try_from(Map::from_map_data(map)?)?;
-    let cpus = aya::util::online_cpus().map_err(|(path, error)| anyhow::anyhow!("{path}: {error}"))?;
-    let open = |cpu| {
-        let ring = array.open(cpu, Some(PAGES)).with_context(|| format!("open the ring of CPU {cpu}"))?;
-        register(ring).context("watch a ring")
-    };
-    cpus.into_iter().map(open).collect()
-}
-
-#[expect(
-    deprecated,
-    reason = "sound with a ring, whose descriptor stays the same; its successor is an unsafe function"
-)]
-fn register(ring: PerfEventArrayBuffer<MapData>) -> io::Result<Ring> {
-    AsyncFd::with_interest(ring, Interest::READABLE)
-}
-
-/// Waits until a ring is readable.
-async fn readable(rings: &[Ring]) -> io::Result<()> {
-    if rings.is_empty() {
-        return std::future::pending().await;
+/// Opens the rings of all online CPUs; `None` if this node does not have the map.
+fn open(maps: &Maps) -> anyhow::Result<Option<Reader>> {
+    if maps.shared(MAP)?.is_none() {
+        return Ok(None);
     }
-    let all = rings.iter().map(|ring| Box::pin(ring.ready(Interest::READABLE)));
-    let (ready, ..) = futures::future::select_all(all).await;
-    // Clear readiness before the rings are read: signals that arrive later must wake the task again.
-    ready?.clear_ready();
-    Ok(())
+    // Opened by its pin, so that the rings have a file of their own, and their descriptors are in no journal of writes.
+    let map = RawMap::open(&maps.path(MAP))?;
+    let rings = Rings::open(map, PAGES, Wakeups::EachRecord)?;
+    Reader::new(rings).context("watch a ring").map(Some)
 }
 
 /// A signal of the datapath.
@@ -109,20 +82,20 @@ enum Signal {
     Authenticate(AuthKey),
 }
 
-/// Reads all signals of a ring; returns the families with full maps.
-fn drain(ring: &mut PerfEventArrayBuffer<MapData>, mut authenticate: impl FnMut(AuthKey)) -> Families {
+/// Reads all signals; returns the families with full maps.
+fn drain(rings: &mut Reader, mut authenticate: impl FnMut(AuthKey)) -> anyhow::Result<Families> {
     let (mut full, mut lost) = (Families::default(), false);
-    ring.for_each(|event| match event {
-        PerfEvent::Sample { head, tail } => match signal(&[head, tail].concat()) {
+    rings.read(|_, record| match record {
+        Record::Sample { head, tail } => match signal(&[head, tail].concat()) {
             Some(Signal::Full(families)) => full = full.with(families),
             Some(Signal::Authenticate(key)) => authenticate(key),
             None => {}
         },
-        PerfEvent::Lost { .. } => lost = true,
-    });
+        Record::Lost { .. } => lost = true,
+    })?;
     // Lost signals carry no family: assume the families of the signals that were read, or both if there were none. Lost
     // requests to authenticate come again with the next packet.
-    if lost && full.is_empty() { Families::BOTH } else { full }
+    Ok(if lost && full.is_empty() { Families::BOTH } else { full })
 }
 
 /// Returns the signal of a message; `None` for an unknown one.

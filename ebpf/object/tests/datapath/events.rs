@@ -5,8 +5,7 @@ use crate::l4::{SYN, TCP, addresses};
 use crate::packet::{ACK, eth, ipv4, ipv6};
 use crate::service::{FAMILIES, Node};
 use anyhow::{Context as _, Result};
-use aya::maps::perf::{PerfEvent, PerfEventArrayBuffer};
-use aya::maps::{MapData, PerfEventArray};
+use bpf::perf::{Record, Rings, Wakeups};
 use datapath_abi::event::{self, CaptureHeader, DropNotify, TraceNotify};
 use datapath_abi::{
     NodeConfig, Pod as Plain, drop, ep_flag, file, identity, ipv4_word, ipv6_words, mark, slot, trace,
@@ -14,8 +13,8 @@ use datapath_abi::{
 use datapath_object::{FROM_CONTAINER, FROM_HOST, FROM_NETDEV, TO_CONTAINER};
 use std::net::IpAddr;
 
-/// The reader's end of the ring, one part a CPU.
-pub(crate) struct Ring(Vec<PerfEventArrayBuffer<MapData>>);
+/// The reader's end of the rings.
+pub(crate) struct Ring(Rings);
 
 impl Ring {
     pub(crate) fn open(datapath: &mut Datapath) -> Result<Self> {
@@ -24,20 +23,18 @@ impl Ring {
 
     /// Opens the rings of a map.
     pub(crate) fn open_map(datapath: &mut Datapath, map: &str) -> Result<Self> {
-        let mut ring = PerfEventArray::try_from(datapath.open_rings(map)?)?;
-        let cpus = aya::util::online_cpus().map_err(|(path, error)| anyhow::anyhow!("{path}: {error}"))?;
-        Ok(Self(cpus.into_iter().map(|cpu| ring.open(cpu, None)).collect::<Result<_, _>>()?))
+        let map = datapath.map_id(map)?;
+        Ok(Self(Rings::open(bpf::RawMap::open_id(map)?, 2, Wakeups::EachRecord)?))
     }
 
     /// All events that came since the last call.
     pub(crate) fn read(&mut self) -> Vec<Vec<u8>> {
         let mut events = Vec::new();
-        for part in &mut self.0 {
-            part.for_each(|event| match event {
-                PerfEvent::Sample { head, tail } => events.push([head, tail].concat()),
-                PerfEvent::Lost { count } => panic!("{count} events lost"),
-            });
-        }
+        let read = self.0.read(|_, record| match record {
+            Record::Sample { head, tail } => events.push([head, tail].concat()),
+            Record::Lost { count } => panic!("{count} events lost"),
+        });
+        read.unwrap();
         events
     }
 }

@@ -360,10 +360,11 @@ impl Datapath {
         self.object.ebpf.take_map(name).with_context(|| format!("no map {name}"))
     }
 
-    /// Opens a map of rings another time: they end with the returned map.
-    pub(crate) fn open_rings(&mut self, name: &str) -> Result<Map> {
-        let Map::PerfEventArray(rings) = self.map(name)? else { bail!("{name} has no rings") };
-        Ok(Map::PerfEventArray(MapData::from_id(rings.info()?.id())?))
+    /// Returns the kernel's id of a map.
+    pub(crate) fn map_id(&self, name: &str) -> Result<u32> {
+        let map = self.object.ebpf.map(name).with_context(|| format!("no map {name}"))?;
+        let Map::PerfEventArray(map) = map else { bail!("{name} is of another type") };
+        Ok(map.info()?.id())
     }
 
     fn map(&mut self, name: &str) -> Result<&mut Map> {
