@@ -120,12 +120,12 @@ impl Scenario<'_> {
         self.run_share(1, 1);
     }
 
-    /// Stops after the writes of this run's slice, which are one in three: for what has a hundred of them.
+    /// Stops after the writes of this run's slice, which are one in `count`: for what has a hundred of them.
     ///
     /// # Panics
     /// As [`Scenario::run`].
-    pub(crate) fn run_slice(&self, first: u64, step: u64) {
-        let slice = Slice::of(3);
+    pub(crate) fn run_slice(&self, first: u64, step: u64, count: u64) {
+        let slice = Slice::of(count);
         self.run_share(first + step * slice.index, step * slice.count);
     }
 

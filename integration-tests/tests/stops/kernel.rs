@@ -1,6 +1,7 @@
 //! The agent's state in the kernel: pins, map entries, attached programs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -15,12 +16,14 @@ use crate::snapshot::{Snapshot, digits};
 pub(crate) fn take(node: &Node, names: &Names, into: &mut Snapshot) -> bpf::Result<()> {
     let mut kernel = Kernel { node, names, into, programs: BTreeMap::new() };
     kernel.pins(&node.sandbox().bpf_root(), "");
-    kernel.endpoints()?;
+    let settings = kernel.used::<EndpointConfig>("ep_config")?;
+    kernel.endpoints(&settings)?;
     kernel.policies()?;
     kernel.ipcache()?;
     kernel.balancer::<u32>("cilium_lb4")?;
     kernel.balancer::<[u32; 4]>("cilium_lb6")?;
     kernel.others()?;
+    kernel.slots(&settings)?;
     kernel.attachments()?;
     kernel.generations();
     Ok(())
@@ -88,9 +91,9 @@ impl Kernel<'_> {
         }
     }
 
-    fn endpoints(&mut self) -> bpf::Result<()> {
+    fn endpoints(&mut self, settings: &[(u32, EndpointConfig)]) -> bpf::Result<()> {
         let slots = ObjectMap::open(&self.node.pin("ep_policies"))?;
-        for (id, row) in self.used::<EndpointConfig>("ep_config")? {
+        for &(id, row) in settings {
             let pin =
                 RawMap::open(&self.node.pin(&format!("cilium_policy_v2_{id:05}"))).and_then(|map| map.info());
             let in_slot = slots.id(row.policy_slot)?;
@@ -230,26 +233,34 @@ impl Kernel<'_> {
             let line = format!("{}: as {}", self.ip(key.ip()), first.unwrap_or_default());
             self.into.line("map cilium_node_map_v2", line);
         }
-        // Maps of ready slots that are not empty would give their rows to the next endpoint.
-        let used: BTreeSet<u32> =
-            self.used::<EndpointConfig>("ep_config")?.into_iter().map(|(_, row)| row.policy_slot).collect();
-        let slots = ObjectMap::open(&self.node.pin("ep_policies"))?;
-        for slot in (1..4096).filter(|slot| !used.contains(slot)) {
-            let Some(id) = slots.id(slot)? else { if slot > 1024 { break } else { continue } };
-            if !RawMap::open_id(id)?.is_empty()? {
-                self.into.line("maps of slots in reserve", "one is not empty");
-            }
-        }
-        let pins = self.node.sandbox().bpf_root().join("cilium/policy_maps");
-        for slot in 1..4096 {
-            let pin = RawMap::open(&pins.join(format!("slot_{slot:05}"))).map(|map| map.id());
-            if slots.id(slot)? != pin.ok() {
-                self.into.line("pins of slots", "one is not what is in the slot");
-            }
-        }
         for map in ["cilium_lb_affinity_match", "cilium_lb4_source_range", "cilium_lb6_source_range"] {
             if !RawMap::open(&self.node.pin(map))?.is_empty()? {
                 self.into.line(&format!("map {map}"), "is not empty");
+            }
+        }
+        Ok(())
+    }
+
+    /// Maps of policies by slot.
+    fn slots(&mut self, settings: &[(u32, EndpointConfig)]) -> bpf::Result<()> {
+        // Maps of ready slots that are not empty would give their rows to the next endpoint.
+        let used: BTreeSet<u32> = settings.iter().map(|(_, row)| row.policy_slot).collect();
+        let slots = ObjectMap::open(&self.node.pin("ep_policies"))?;
+        let folder = self.node.sandbox().bpf_root().join("cilium/policy_maps");
+        let names = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|pin| pin.file_name());
+        let pins: BTreeSet<_> = names.collect();
+        for slot in 1..4096 {
+            let map = slots.id(slot)?;
+            if let Some(id) = map.filter(|_| !used.contains(&slot))
+                && !RawMap::open_id(id)?.is_empty()?
+            {
+                self.into.line("maps of slots in reserve", "one is not empty");
+            }
+            let name = format!("slot_{slot:05}");
+            // Most slots have no pin.
+            let pin = pins.contains(OsStr::new(&name)).then(|| RawMap::open(&folder.join(name)));
+            if map != pin.and_then(Result::ok).map(|map| map.id()) {
+                self.into.line("pins of slots", "one is not what is in the slot");
             }
         }
         Ok(())

@@ -1,7 +1,8 @@
 //! The agent and the plugin are killed (kill -9) after their first write, their second, and so on without gaps: the
 //! next start makes tables, maps, files and verdicts what they are without that stop, and no packet in between is
 //! judged in a way that is neither the old nor the new one. Of starts, which have over a hundred writes, a run of `make
-//! test` has every third; which ones changes with the commit.
+//! test` has every third, of first starts, which have hundreds of one kind, every eighth; which ones changes with the
+//! commit.
 
 mod driver;
 mod kernel;
@@ -123,7 +124,7 @@ fn first_start(first: u64) {
         repeat: &no_op,
         undo: None,
     }
-    .run_slice(first, 2);
+    .run_slice(first, 2, 8);
 }
 
 #[test]
@@ -140,7 +141,7 @@ fn a_start_with_endpoints_policy_and_services() {
         repeat: &no_op,
         undo: Some(&no_op),
     }
-    .run_slice(1, 1);
+    .run_slice(1, 1, 3);
 }
 
 #[test]
