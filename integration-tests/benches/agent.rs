@@ -6,7 +6,9 @@ use std::io::Write as _;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use integration_tests::measure::{Candidate, compared_row, from_clients, no_rows, percentile, row, seconds};
+use integration_tests::measure::{
+    Candidate, compared_row, from_clients, no_rows, percentile, resident, row, seconds,
+};
 use integration_tests::{Node, binary, costs};
 use test_kit::NetNs;
 
@@ -88,13 +90,22 @@ fn start_and_idle() {
     row("exec to healthz", median(healthy), "s", 0.10);
     row("exec to host datapath ready", median(ready), "s", 0.15);
 
-    let node = Node::started();
+    // Both idle at once: with Hubble the rings are open, and nothing comes.
+    let mut observed = Node::new();
+    observed.config.insert("enable-hubble".into(), "true".into());
+    observed.start();
+    let pids = [Node::started(), observed].map(|node| (node.agent_pid(), node));
     std::thread::sleep(Duration::from_secs(60));
-    let before = cpu_ticks(node.agent_pid());
+    let before = pids.each_ref().map(|(pid, _)| cpu_ticks(*pid));
     let begin = Instant::now();
     std::thread::sleep(Duration::from_secs(20));
-    let used = (cpu_ticks(node.agent_pid()) - before) as f64 / 100.0;
-    row("idle CPU", used / seconds(begin) * 100.0, "%", 0.2);
+    let after = pids.each_ref().map(|(pid, _)| cpu_ticks(*pid));
+    let passed = seconds(begin);
+    let [alone, observed] = [0, 1].map(|node| (after[node] - before[node]) as f64 / passed);
+    row("idle CPU", alone, "%", 0.2);
+    row("idle CPU with Hubble", observed, "%", 0.2);
+    let [alone, observed] = pids.each_ref().map(|(pid, _)| resident(*pid));
+    row("idle memory of Hubble", observed - alone, "MB", 3.0);
 }
 
 /// Hundredths of a second of processor time that a process has used.
