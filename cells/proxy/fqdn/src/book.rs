@@ -65,6 +65,11 @@ impl Book {
         addresses.iter().filter_map(|address| self.pending.get(address)).max().copied()
     }
 
+    /// Whether the kernel does not have all addresses.
+    pub(crate) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
     /// Adds the names and DNS rules of the previous run.
     pub(crate) fn restore(&mut self, endpoint: u16, history: History, rules: Value) {
         let changes = self.names.restore(endpoint, history);
@@ -217,7 +222,11 @@ mod tests {
         assert!(later > batch.change);
         book.done(batch.change);
         assert_eq!(book.learn(7, answer("x.a.io", "192.0.2.1", 2)), None);
+        assert!(book.has_pending(), "the other name's address");
         assert_eq!(book.batch().addresses.keys().copied().collect::<Vec<_>>(), [ip("192.0.2.2")]);
+        book.done(later);
+        assert_eq!(book.learn(7, answer("x.b.io", "192.0.2.8", 3)), None);
+        assert!(!book.has_pending());
         assert_eq!(book.take_unrecorded(BTreeMap::new()), BTreeSet::from([7, 8]));
         let rules = BTreeMap::from([(9, Value::Null)]);
         assert_eq!(book.take_unrecorded(rules.clone()), BTreeSet::from([9]));

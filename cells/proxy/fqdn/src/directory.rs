@@ -55,6 +55,20 @@ impl Shared {
         result
     }
 
+    /// Inserts a lookup. Returns the change that its answer waits for. The job is woken only if there is one: most answers
+    /// repeat what the kernel has.
+    fn learn(&self, endpoint: u16, lookup: Lookup) -> Option<u64> {
+        let (change, has_pending) = {
+            let mut book = self.book.lock();
+            (book.learn(endpoint, lookup), book.has_pending())
+        };
+        if has_pending {
+            self.wake.notify_one();
+        }
+        self.changed.notify_one();
+        change
+    }
+
     /// Records that the kernel has all addresses up to a change.
     pub(crate) fn done(&self, change: u64) {
         self.book.lock().done(change);
@@ -243,7 +257,7 @@ impl Directory for NameDirectory {
 
     fn learn(&self, endpoint: u16, lookup: Lookup) -> BoxFuture<'static, ()> {
         let name = lookup.name.clone();
-        let Some(change) = self.shared.change(|book| book.learn(endpoint, lookup)) else {
+        let Some(change) = self.shared.learn(endpoint, lookup) else {
             return std::future::ready(()).boxed();
         };
         let (shared, max_delay) = (self.shared.clone(), self.max_delay);

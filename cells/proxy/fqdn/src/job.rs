@@ -50,6 +50,13 @@ pub(crate) struct Realized {
     identities: BTreeMap<LabelArray, u32>,
     /// The prefixes of policies, as of the last search.
     prefixes: BTreeSet<IpNetwork>,
+    /// The selectors of policies, and the labels of the identities that they have before their first address.
+    selectors: BTreeSet<Selector>,
+    preallocated: BTreeSet<LabelArray>,
+    /// Whether all of these have an identity.
+    is_preallocated: bool,
+    /// Whether an identity may be unused.
+    may_release: bool,
 }
 
 impl Job {
@@ -60,8 +67,9 @@ impl Job {
         }
         self.shared.book.lock().forget_restored_rules();
         let mut backoff = Backoff::exponential(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL);
-        let (mut last_scan, mut is_scan_due) = (None::<Instant>, true);
+        let (mut last_scan, mut is_scan_due, mut are_selectors_due) = (None::<Instant>, true, true);
         let mut ipcache_watch = self.tables.ipcache.all_watch(&self.tables.ipcache.snapshot()).1;
+        let mut selectors_watch = self.tables.selectors.all_watch(&self.tables.selectors.snapshot()).1;
         loop {
             let working = cx.working();
             if is_scan_due && last_scan.is_none_or(|last| last.elapsed() >= SCAN_INTERVAL) {
@@ -75,25 +83,21 @@ impl Job {
                     self.shared.book.lock().recheck();
                 }
             }
-            let snapshot = self.tables.selectors.snapshot();
-            let (rows, selectors_watch) = self.tables.selectors.all_watch(&snapshot);
-            let selectors: BTreeSet<Selector> = rows
-                .filter_map(|row| row.0.fqdn.as_deref())
-                .map(|fqdn| Selector {
-                    match_name: fqdn.match_name.to_string(),
-                    match_pattern: fqdn.match_pattern.to_string(),
-                })
-                .collect();
-            let count = i64::try_from(selectors.len()).unwrap_or(i64::MAX);
-            self.shared.counters.selectors.set(count);
-            // A snapshot keeps replaced rows: none while the job waits.
-            drop(snapshot);
-            let batch = {
-                let mut book = self.shared.book.lock();
-                book.set_selectors(&selectors);
-                book.batch()
-            };
-            let retry = match self.round(batch, &selectors).await {
+            if are_selectors_due {
+                let snapshot = self.tables.selectors.snapshot();
+                let (rows, watch) = self.tables.selectors.all_watch(&snapshot);
+                let selectors: BTreeSet<Selector> = rows
+                    .filter_map(|row| row.0.fqdn.as_deref())
+                    .map(|fqdn| Selector {
+                        match_name: fqdn.match_name.to_string(),
+                        match_pattern: fqdn.match_pattern.to_string(),
+                    })
+                    .collect();
+                (selectors_watch, are_selectors_due) = (watch, false);
+                self.set_selectors(selectors);
+            }
+            let batch = self.shared.book.lock().batch();
+            let retry = match self.round(batch).await {
                 Ok(()) => {
                     backoff.reset();
                     cx.health.ok(format_args!("{} addresses of names", self.realized.addresses.len()));
@@ -113,7 +117,7 @@ impl Job {
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
                 () = self.shared.wake.notified() => {}
-                () = selectors_watch.changed() => {}
+                () = selectors_watch.changed() => are_selectors_due = true,
                 () = ipcache_watch.changed(), if !is_scan_due => is_scan_due = true,
                 Some(()) = OptionFuture::from(next_scan.map(tokio::time::sleep_until)) => {}
                 Some(()) = OptionFuture::from(retry.map(tokio::time::sleep)) => {}
@@ -121,8 +125,24 @@ impl Job {
         }
     }
 
-    /// Realizes a batch: identities, policy maps, ipcache, and last the release of what is unused.
-    async fn round(&mut self, batch: Batch, selectors: &BTreeSet<Selector>) -> anyhow::Result<()> {
+    /// Makes these the selectors of names.
+    fn set_selectors(&mut self, selectors: BTreeSet<Selector>) {
+        let count = i64::try_from(selectors.len()).unwrap_or(i64::MAX);
+        self.shared.counters.selectors.set(count);
+        // The table changes with the identities of each selector, too.
+        if selectors == self.realized.selectors {
+            return;
+        }
+        self.shared.book.lock().set_selectors(&selectors);
+        let preallocated = self.preallocated(&selectors);
+        let realized = &mut self.realized;
+        (realized.selectors, realized.preallocated) = (selectors, preallocated);
+        (realized.is_preallocated, realized.may_release) = (false, true);
+    }
+
+    /// Realizes a batch: identities, policy maps, ipcache, and last the release of what is unused. The cost is that of
+    /// the batch, unless selectors have changed or addresses have lost an identity: an answer waits for it.
+    async fn round(&mut self, batch: Batch) -> anyhow::Result<()> {
         let Batch { addresses, change } = batch;
         let (families, realized) = (self.tables.families, &self.realized);
         let desired = addresses.into_iter().map(|(address, selectors)| {
@@ -131,8 +151,8 @@ impl Job {
         });
         let changed: BTreeMap<IpAddr, Option<LabelArray>> =
             desired.filter(|(address, labels)| realized.addresses.get(address) != labels.as_ref()).collect();
-        let preallocated = self.preallocated(selectors);
-        let needed = changed.values().flatten().chain(&preallocated);
+        let preallocated = realized.preallocated.iter().filter(|_| !realized.is_preallocated);
+        let needed = changed.values().flatten().chain(preallocated);
         let new: BTreeSet<LabelArray> =
             needed.filter(|labels| !realized.identities.contains_key(labels)).cloned().collect();
         if !new.is_empty() {
@@ -141,9 +161,14 @@ impl Job {
             self.realized.identities.extend(new.into_iter().zip(ids));
             self.allocator.of_nodes().policy_follows().await;
         }
-        self.publish(changed).await?;
+        self.realized.is_preallocated = true;
+        if let Err(error) = self.publish(changed).await {
+            // Those that were allocated for the batch.
+            self.realized.may_release = true;
+            return Err(error.into());
+        }
         self.shared.done(change);
-        self.release(&preallocated).await;
+        self.release().await;
         Ok(())
     }
 
@@ -189,17 +214,22 @@ impl Job {
             other => other?,
         }
         for (address, labels) in changed {
-            match labels {
-                Some(labels) => drop(self.realized.addresses.insert(address, labels)),
-                None => drop(self.realized.addresses.remove(&address)),
-            }
+            let previous = match labels {
+                Some(labels) => self.realized.addresses.insert(address, labels),
+                None => self.realized.addresses.remove(&address),
+            };
+            self.realized.may_release |= previous.is_some();
         }
         Ok(())
     }
 
     /// Releases identities without an address or selector.
-    async fn release(&mut self, preallocated: &BTreeSet<LabelArray>) {
-        let used: BTreeSet<&LabelArray> = self.realized.addresses.values().chain(preallocated).collect();
+    async fn release(&mut self) {
+        if !std::mem::take(&mut self.realized.may_release) {
+            return;
+        }
+        let of_addresses = self.realized.addresses.values();
+        let used: BTreeSet<&LabelArray> = of_addresses.chain(&self.realized.preallocated).collect();
         let unused = self.realized.identities.iter().filter(|(labels, _)| !used.contains(labels));
         let unused: Vec<(LabelArray, u32)> = unused.map(|(labels, id)| (labels.clone(), *id)).collect();
         if unused.is_empty() {

@@ -16,6 +16,8 @@ use crate::directory::{Shared, Tables};
 const MIN_INTERVAL: Duration = Duration::from_millis(200);
 /// A record is written for at most this part of the time: those of endpoints with many names take long.
 const MAX_SHARE: u32 = 20;
+/// The shortest interval between searches for changes: the rules of all endpoints are made of the whole ipcache.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(50);
 /// The pause after a record could not be written.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -88,6 +90,8 @@ impl WriteRecords {
                 () = redirects_watch.changed() => {}
                 Some(()) = OptionFuture::from(next) => {}
             }
+            let pause = tokio::time::sleep_until((now + SEARCH_INTERVAL).into());
+            let _ = cx.token().run_until_cancelled(pause).await;
         }
     }
 }
