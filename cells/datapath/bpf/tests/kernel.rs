@@ -527,13 +527,41 @@ fn readers_are_woken_by_each_record_while_few_come() {
         assert_eq!(read(&mut rings), (20, 0));
     }
     // All quiet intervals have passed: the next ones of a ring wake the reader again.
-    for _ in 0..6 {
+    while rings.are_polled() {
         std::thread::sleep(bpf::perf::POLL_INTERVAL);
         assert_eq!(read(&mut rings), (0, 0));
     }
-    assert!(!rings.are_polled());
     is_woken(&rings);
     write(1);
     assert!(is_woken(&rings));
     assert_eq!(read(&mut rings), (1, 0));
+}
+
+#[cfg(feature = "tokio")]
+#[tokio::test]
+async fn a_task_waits_for_records_whether_they_are_few_or_many() {
+    require_root!();
+    let (rings, writer) = ring_and_writer(4, Wakeups::Paced);
+    let mut reader = bpf::perf::Reader::new(rings).unwrap();
+    assert!(!reader.is_empty());
+    for records in [1, 1, 100, 100, 1, 1] {
+        writer.test_run(&[0; 14], &[], records).unwrap();
+        let mut count = 0;
+        // More than once for records of a polled ring, or of two CPUs.
+        while count < records {
+            reader.readable().await.unwrap();
+            let sample = |_, record: Record<'_>| count += u32::from(matches!(record, Record::Sample { .. }));
+            reader.read(sample).unwrap();
+        }
+        assert_eq!(count, records);
+    }
+    // The timer of polled rings ends when they are quiet: then nothing wakes the task.
+    loop {
+        let readable = tokio::time::timeout(Duration::from_millis(100), reader.readable()).await;
+        let Ok(readable) = readable else { break };
+        readable.unwrap();
+        reader.read(|_, record| panic!("{record:?}")).unwrap();
+    }
+    writer.test_run(&[0; 14], &[], 1).unwrap();
+    reader.readable().await.unwrap();
 }

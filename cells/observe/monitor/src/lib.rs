@@ -6,7 +6,7 @@
 //!
 //! **Life.** The socket is made by a job after the maps are open. The rings exist only while there is a subscription:
 //! without one, programs get an error from the kernel instead of a ring and go on, and nothing is mapped. While few events
-//! come, each wakes the reader; rings with many are read each 5 ms ([`bpf::perf`]). An event is encoded once for all
+//! come, each wakes the reader; rings with many are read each 3 ms ([`bpf::perf`]). An event is encoded once for all
 //! subscriptions. Each has a queue of `monitor-queue-size` messages (0: 1,024 per CPU, 16,384 at
 //! most) and 16 MiB; an event that does not fit is lost for this subscription, which gets the number of lost ones as soon as the
 //! queue has space. Events that the kernel could not write into a ring are reported to all subscriptions, by CPU.

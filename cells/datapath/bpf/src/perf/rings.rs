@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::raw_map::{RawMap, UpdateMode, online_cpus};
 
 /// The part of a ring that has been filled when its reader is woken by the watermark: the rest is for what comes until
-/// it reads. Records that need it sooner than the next poll come at 25 MB/s a CPU (64 pages).
+/// it reads. Records that need it sooner than the next poll come at 40 MB/s a CPU (64 pages).
 const WATERMARK_DIVISOR: usize = 2;
 /// The part of a ring after which a read gives space back to the kernel. Not at each record: the position shares a
 /// cache line with that of the kernel.
