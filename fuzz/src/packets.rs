@@ -5,7 +5,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use datapath_abi::NodeConfig;
 
-use crate::kit::{Datapath, Peer};
+use crate::kit::{Datapath, IN, OUT, Peer};
 use crate::random::{Choices, Feed, HOOKS, Numbers, configurations, packet, policy};
 
 /// The maximum number of packets of an input.
@@ -60,7 +60,7 @@ pub(crate) fn run(data: &[u8]) {
     let node = LOADED[at].get_or_init(|| Node::new(configurations()[at].1));
     let mut node = node.lock().unwrap_or_else(PoisonError::into_inner);
     let Node { config, datapath, peer } = &mut *node;
-    let rows = policy(&mut choices);
+    let rows = [OUT, IN].map(|direction| policy(direction, &mut choices));
     let mut feed = Feed::new(datapath, peer, config, hook, rows).unwrap();
     for _ in 0..PACKETS {
         if choices.0.is_empty() {
@@ -95,7 +95,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let seed = |number: usize| {
         let mut recorder = Recorder(Numbers::new(number as u64), Vec::new());
         recorder.1.extend([(number % NODES) as u8, (number % HOOKS.len()) as u8]);
-        policy(&mut recorder);
+        for direction in [OUT, IN] {
+            policy(direction, &mut recorder);
+        }
         (0..PACKETS).for_each(|_| drop(packet(&mut recorder)));
         recorder.1
     };

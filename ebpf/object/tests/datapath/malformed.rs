@@ -8,12 +8,12 @@ use crate::kit::*;
 use crate::random::{Counts, Feed, HOOKS, Numbers, configurations, packet, policy};
 
 const ROUNDS: usize = 2000;
-/// Policies of the receiver in the rounds.
+/// Policies of sender and receiver in the rounds.
 const POLICIES: usize = 40;
 const SEEDS: u64 = 8;
 
 /// No run fails, each drop is counted with its reason, nothing but forwarding's fields is written, a pod's packet that
-/// cannot be parsed goes nowhere, and what the receiver's policy denies does not reach it.
+/// cannot be parsed goes nowhere, and what the policy of the sender or of the receiver denies does not arrive.
 #[test]
 fn random_packets_are_forwarded_unchanged_or_counted() -> Result<()> {
     test_kit::require_root!();
@@ -41,7 +41,11 @@ fn feed(
     let mut numbers = Numbers::new(seed);
     let mut all = Counts::default();
     for round in 0..POLICIES {
-        let rows = if round % 2 == 0 { ALLOW_ALL.to_vec() } else { policy(&mut numbers) };
+        // One of the pods, both or none have a policy.
+        let rows = [(OUT, 2), (IN, 1)].map(|(direction, bit)| match round & bit {
+            0 => ALLOW_ALL.to_vec(),
+            _ => policy(direction, &mut numbers),
+        });
         let mut feed = Feed::new(datapath, peer, config, hook, rows)?;
         for _ in 0..ROUNDS / POLICIES {
             feed.packet(&packet(&mut numbers))?;
@@ -50,7 +54,9 @@ fn feed(
         all.passed += counts.passed;
         all.cut += counts.cut;
         all.denied += counts.denied;
+        all.denied_to_sender += counts.denied_to_sender;
     }
-    ensure!(hook != FROM_CONTAINER || all.cut > 20 && all.passed > 100 && all.denied > 100, "{all:?}");
+    let denied = all.denied > 100 && all.denied_to_sender > 100;
+    ensure!(hook != FROM_CONTAINER || all.cut > 20 && all.passed > 40 && denied, "{all:?}");
     Ok(())
 }

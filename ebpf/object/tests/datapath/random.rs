@@ -93,11 +93,12 @@ pub(crate) fn packet(choices: &mut impl Choices) -> Vec<u8> {
     frame
 }
 
-/// Returns rows of pod B's policy for what it receives, with everything open to what it sends.
-pub(crate) fn policy(choices: &mut impl Choices) -> Vec<PolicyRow> {
-    let mut rows = vec![ALLOW_ALL[0]];
+/// Returns rows of policy for what pod B receives ([`IN`]) or pod A sends ([`OUT`]), with everything open the other way.
+pub(crate) fn policy(direction: u8, choices: &mut impl Choices) -> Vec<PolicyRow> {
+    let (open, other) = if direction == IN { (ALLOW_ALL[0], A) } else { (ALLOW_ALL[1], B) };
+    let mut rows = vec![open];
     for _ in 0..choices.below(7) {
-        let peer = [0, 0, A.identity, IDENTITY][choices.below(4)];
+        let peer = [0, 0, other.identity, IDENTITY][choices.below(4)];
         let protocol = [0, 6, 17, 1, 58, 132][choices.below(6)];
         let bits = [16, 16, 16, 12, 8, 1][choices.below(6)];
         // Bits that are wildcards are zero.
@@ -105,7 +106,7 @@ pub(crate) fn policy(choices: &mut impl Choices) -> Vec<PolicyRow> {
         let port = (choices.below(3) > 0).then_some((port, bits as u8));
         let priority = choices.below(3) as u32;
         let kind = if choices.below(3) == 0 { Kind::Deny(priority) } else { Kind::Allow(priority) };
-        rows.push(row(IN, peer, protocol, port, kind));
+        rows.push(row(direction, peer, protocol, port, kind));
     }
     rows
 }
@@ -222,9 +223,11 @@ fn transport(protocol: u8, rest: &[u8], is_ipv4: bool) -> Option<Transport> {
     })
 }
 
-/// The model of the policy of pod B: an upper bound of the packets that it receives.
+/// The model of the policies of both pods: an upper bound of the packets that pod A sends to pod B, and of those that pod B
+/// receives.
 struct Model {
-    rows: Vec<PolicyRow>,
+    /// The rows of pod A, then those of pod B.
+    rows: [Vec<PolicyRow>; 2],
     /// The flows of all packets so far.
     flows: HashSet<Flow>,
     /// The transport headers of all first fragments so far.
@@ -254,8 +257,8 @@ impl Model {
         }
     }
 
-    /// Whether a packet of a peer may reach pod B; `true` for packets to others.
-    fn allows(&self, peer: u32, frame: &[u8]) -> bool {
+    /// Whether a packet may leave pod A for a peer, or reach pod B from a peer; `true` for packets to others than pod B.
+    fn allows(&self, direction: u8, peer: u32, frame: &[u8]) -> bool {
         let is_ipv4 = is_ipv4(frame);
         let (at, address) =
             if is_ipv4 { (30, B.ipv4.octets().to_vec()) } else { (38, B.ipv6.octets().to_vec()) };
@@ -266,7 +269,7 @@ impl Model {
         self.transports(&header, is_ipv4).iter().any(|transport| {
             let [sport, dport] = transport.ports;
             let reply = (header.destination, header.source, transport.protocol, [dport, sport]);
-            self.permits(peer, transport, is_ipv4)
+            self.permits(direction, peer, transport, is_ipv4)
                 || self.flows.contains(&reply)
                 || self.is_related(transport, &header, is_ipv4)
         })
@@ -290,7 +293,7 @@ impl Model {
 
     /// Whether the rows permit the packet: of those of the peer and of those of all peers the one with the longest prefix
     /// counts, of both that of the higher precedence, then that of the longer prefix, then that of the peer.
-    fn permits(&self, peer: u32, transport: &Transport, is_ipv4: bool) -> bool {
+    fn permits(&self, direction: u8, peer: u32, transport: &Transport, is_ipv4: bool) -> bool {
         // A demand for smaller packets passes any policy.
         if is_ipv4 && transport.icmp == Some([3, 4]) {
             return true;
@@ -300,15 +303,15 @@ impl Model {
             let bits = key.prefixlen - PolicyKey::STATIC_BITS;
             let port_bits = bits.saturating_sub(8);
             let differs = u32::from(port ^ u16::from_be(key.dport)) >> (16 - port_bits);
-            key.egress == IN
+            key.egress == direction
                 && key.sec_label == label
                 && (bits == 0 || key.protocol == transport.protocol)
                 && differs == 0
         };
         // The last of equal keys is the one in the map.
         let longest = |label: u32| {
-            let rows = self.rows.iter().filter(|(key, _)| matches(key, label));
-            rows.max_by_key(|(key, _)| key.prefixlen)
+            let rows = self.rows[usize::from(direction == IN)].iter();
+            rows.filter(|(key, _)| matches(key, label)).max_by_key(|(key, _)| key.prefixlen)
         };
         let winner = longest(0).into_iter().chain(longest(peer));
         let winner = winner.max_by_key(|(key, entry)| (entry.precedence, key.prefixlen));
@@ -368,21 +371,25 @@ pub(crate) struct Counts {
     pub(crate) dropped: u64,
     /// Those that must be dropped as they cannot be parsed.
     pub(crate) cut: u64,
-    /// Those that must be dropped as policy denies them.
+    /// Those that must be dropped as pod B's policy denies them.
     pub(crate) denied: u64,
+    /// Those that must be dropped as pod A's policy denies them, whatever that of pod B is.
+    pub(crate) denied_to_sender: u64,
 }
 
 impl<'a> Feed<'a> {
-    /// Forgets earlier flows and gives pod B the rows.
+    /// Forgets earlier flows and gives both pods their rows: pod A's, then pod B's.
     pub(crate) fn new(
         datapath: &'a mut Datapath,
         peer: &'a Peer,
         config: &NodeConfig,
         hook: &'static str,
-        rows: Vec<PolicyRow>,
+        rows: [Vec<PolicyRow>; 2],
     ) -> Result<Self> {
         datapath.forget_flows()?;
-        datapath.set_policy(&B, &rows)?;
+        for (pod, rows) in [A, B].iter().zip(&rows) {
+            datapath.set_policy(pod, rows)?;
+        }
         let before = datapath.counters()?;
         // Where the stack routes, it gives packets of devices to another hook.
         let is_enforced = match hook {
@@ -410,8 +417,11 @@ impl<'a> Feed<'a> {
             self.counts.cut += 1;
             ensure!(is_dropped, "cut: {frame:02x?} {outcome:02x?}");
         }
-        if self.is_enforced && !self.model.allows(self.identity(frame), frame) {
-            self.counts.denied += 1;
+        let is_denied = self.is_enforced && !self.model.allows(IN, self.identity(frame), frame);
+        let is_denied_to_sender = self.hook == FROM_CONTAINER && !self.model.allows(OUT, B.identity, frame);
+        self.counts.denied += u64::from(is_denied);
+        self.counts.denied_to_sender += u64::from(is_denied_to_sender);
+        if is_denied || is_denied_to_sender {
             // The stack forwards no packet at its last hop.
             let is_last = self.hook == FROM_NETDEV && outcome.verdict == PASS && hops(frame) <= 1;
             ensure!(
