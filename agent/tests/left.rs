@@ -1,19 +1,53 @@
-//! No job and no object of the hive outlives a stopped agent.
+//! No job and no object of the hive outlives a stopped agent, and jobs that wait keep at most one previous version of the tables.
 
 use std::fs;
+use std::io::Write as _;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use datapath_api::Datapath;
 use hive::prelude::*;
 use integration_tests::Node;
+use statedb::{Db, TableSpec};
 use test_kit::require_root;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Environment variable: runs this test binary as an agent on that configuration folder, until SIGTERM.
 const CONFIG: &str = "AGENT_THAT_LEAVES_NOTHING";
 
-/// Environment variable: makes that agent leak an object of the hive, as a control.
+/// Environment variable: makes that agent leak an object of the hive and hold a snapshot, as a control.
 const KEEPS: &str = "AGENT_THAT_KEEPS_ITS_DATAPATH";
+
+/// The maximum number of previous versions of the tables that jobs hold while they wait: one is left to be found.
+const MAX_HELD: usize = 1;
+
+/// A row of a table that no job watches.
+#[derive(Clone)]
+struct Commit;
+
+impl TableSpec for Commit {
+    const NAME: &'static str = "commits-of-a-test";
+    type Key<'a> = u8;
+
+    fn key(&self) -> u8 {
+        0
+    }
+}
+
+/// Returns the previous versions of the database that are held although no job has work, once they are as few as expected:
+/// jobs that wait do not see the commits here, so that they hold what is previous now.
+async fn held_while_idle(db: &Db, patience: Duration) -> Vec<u64> {
+    let commits = db.table::<Commit>().unwrap();
+    let begin = Instant::now();
+    loop {
+        commits.transact(|w| w.insert(Commit));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let held = db.previous_versions();
+        if held.len() <= MAX_HELD || begin.elapsed() > patience {
+            return held;
+        }
+    }
+}
 
 /// Not a test by itself: the agent of the test below, in a separate process.
 #[test]
@@ -29,8 +63,19 @@ fn agent_that_leaves_nothing() {
         hive.start().await;
         let datapath = hive.get::<dyn Datapath>();
         datapath.ready().await;
-        let _kept = std::env::var_os(KEEPS).map(|_| datapath);
+        let db = hive.get::<Db>();
+        let keeps = std::env::var_os(KEEPS).is_some();
+        let _kept = keeps.then(|| (datapath, db.snapshot()));
         terminated.recv().await;
+        let patience = Duration::from_millis(if keeps { 100 } else { 10_000 });
+        let held = held_while_idle(&db, patience).await;
+        writeln!(
+            std::io::stdout(),
+            "held versions: {} {held:?}",
+            if held.len() <= MAX_HELD { "few" } else { "many" }
+        )
+        .unwrap();
+        drop(db);
         hive.assert_no_warning();
         hive.assert_healthy();
         hive.finish().await;
@@ -68,12 +113,14 @@ fn no_job_and_no_object_outlives_the_agent() {
     }
     let _pods = node.add_pods(2);
     node.stop();
+    assert!(node.log().contains("held versions: few"), "{}", node.log());
 
-    // Control: a leaked object is reported.
+    // Control: a leaked object and a held snapshot are reported.
     spawn(&mut node, true);
     assert!(!node.terminate().success());
     let log = node.log();
     let left = "something is left of the hive\n  object Arc<dyn datapath_api::datapath::Datapath>";
     assert!(log.contains(left), "{log}");
     assert!(!log.contains("\n  job "), "{log}");
+    assert!(log.contains("held versions: many"), "{log}");
 }

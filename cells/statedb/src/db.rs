@@ -95,6 +95,12 @@ impl Db {
         Snapshot(self.0.states.current())
     }
 
+    /// Returns the numbers of the previous versions that snapshots keep in memory, the oldest first. Between transactions a
+    /// program whose jobs keep none has none.
+    pub fn previous_versions(&self) -> Vec<u64> {
+        self.0.states.previous()
+    }
+
     /// Returns a [`Reader`] for a loop that often checks for changes.
     pub fn reader(&self) -> Reader {
         Reader::new(self.clone())

@@ -134,6 +134,7 @@ impl Objects {
             if row.is_some_and(|row| is_of(&row.object, record)) {
                 return;
             }
+            drop(snapshot);
             watch.changed().await;
         }
     }

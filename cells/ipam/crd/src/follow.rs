@@ -92,6 +92,7 @@ impl Follower {
             }
             let Some(object) = &newest.object else {
                 self.wait_for_object(health);
+                drop(snapshot);
                 object_watch.changed().await;
                 continue;
             };

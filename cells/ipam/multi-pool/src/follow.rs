@@ -91,6 +91,7 @@ impl Follower {
             }
             let Some(newest) = &mut newest else {
                 self.wait_for_object(health);
+                drop(snapshot);
                 object_watch.changed().await;
                 continue;
             };

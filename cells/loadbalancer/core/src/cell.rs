@@ -329,9 +329,10 @@ async fn run(p: ReconcileParams, ids: Option<Arc<IdFile>>, cx: JobCx) -> anyhow:
     let begin = Instant::now();
     let synced = async {
         all.wait_initialized().await;
-        let snapshot = all.snapshot();
-        if handle.wait_until(all.revision(&snapshot)).await.is_ok() {
-            let (frontends, ms) = (all.len(&snapshot), begin.elapsed().as_millis() as u64);
+        // No snapshot is held here: the wait below never ends, and old versions of all tables would stay in memory.
+        let revision = all.revision(&all.snapshot());
+        if handle.wait_until(revision).await.is_ok() {
+            let (frontends, ms) = (all.len(&all.snapshot()), begin.elapsed().as_millis() as u64);
             tracing::info!(frontends, ms, "Services of all sources are in the maps");
         }
         std::future::pending().await

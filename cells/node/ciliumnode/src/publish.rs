@@ -109,11 +109,13 @@ impl Publisher {
             let (node, node_watch) = self.nodes.get_watch(&snapshot, LocalNode::query());
             let Some(node) = node.filter(|node| !node.uid.is_empty()) else {
                 cx.health.ok("Waits for the Node object");
+                drop(snapshot);
                 node_watch.changed().await;
                 continue;
             };
             if node.is_being_deleted {
                 cx.health.ok(format!("Node {} is being deleted: its CiliumNode goes with it", node.name));
+                drop(snapshot);
                 node_watch.changed().await;
                 continue;
             }

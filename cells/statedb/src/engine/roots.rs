@@ -157,6 +157,13 @@ impl<R: Root> Roots<R> {
         }
     }
 
+    /// Returns the numbers of the previous roots that are still held, the oldest first. Waits for a publish.
+    pub(crate) fn previous(&self) -> Vec<u64> {
+        let state = self.shared().state.lock();
+        let (_, previous) = state.live.split_last().expect("the current root is live");
+        previous.iter().map(|live| live.number).collect()
+    }
+
     /// Registers a writer until the guard is dropped.
     pub(crate) fn work(&self) -> Working<'_, R> {
         self.shared().work.fetch_add(WRITER, Ordering::SeqCst);

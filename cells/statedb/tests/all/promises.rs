@@ -33,6 +33,25 @@ fn a_failed_compare_and_swap_changes_and_wakes_nothing() {
 }
 
 #[test]
+fn previous_versions_are_those_that_snapshots_hold() {
+    let db = Db::new();
+    let pods = db.table::<Pod>().unwrap();
+    let (first, again) = (db.snapshot(), db.snapshot());
+    assert!(db.previous_versions().is_empty());
+    drop(pods.transact(|w| w.insert(pod(1, "a", &[]))));
+    let second = db.snapshot();
+    drop(pods.transact(|w| w.insert(pod(2, "a", &[]))));
+    let held = db.previous_versions();
+    assert_eq!((held.len(), held.is_sorted()), (2, true), "{held:?}");
+    drop(first);
+    assert_eq!(db.previous_versions(), held, "one holder of two");
+    drop(again);
+    assert_eq!(db.previous_versions(), held[1..]);
+    drop(second);
+    assert!(db.previous_versions().is_empty());
+}
+
+#[test]
 fn a_unique_conflict_is_refused_before_any_change() {
     let db = Db::new();
     let services = db.table::<Service>().unwrap();

@@ -115,6 +115,7 @@ pub(crate) async fn regenerate(endpoints: &Endpoints, applied: &BTreeMap<u16, u3
         let endpoint = Endpoint { applied_identity, ..endpoint.clone() };
         endpoint.triggered("syncing state to host", "syncing state to host", now)
     });
+    drop(snapshot);
     let (total, mut failed) = (waiting.len(), 0);
     for id in waiting {
         let tried = table.wait_for(Endpoint::by_id(id), |endpoint| !endpoint.status.is_pending()).await;
