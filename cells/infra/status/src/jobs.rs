@@ -28,7 +28,8 @@ pub(crate) fn controllers(
     controllers.collect()
 }
 
-/// Converts a reporter into a controller; `None` if it is no job.
+/// Converts a reporter into a controller; `None` if it is no job's. The name is that of the module and of the job, and for one
+/// part of a job also that of the part: `loader-host-datapath-programs`.
 fn controller(report: &Status) -> Option<ControllerStatus> {
     let job = report.job()?;
     let module = report.module();
@@ -43,6 +44,10 @@ fn controller(report: &Status) -> Option<ControllerStatus> {
         last_failure_msg: report.error.clone(),
         last_failure_timestamp: if failing { report.updated.into() } else { DateTime::default() },
     };
-    let name = if job.starts_with(module) { job.to_owned() } else { format!("{module}-{job}") };
+    let mut name = if job.starts_with(module) { job.to_owned() } else { format!("{module}-{job}") };
+    if let Some((_, part)) = report.path().split_once(&format!("job-{job}.")) {
+        name.push('-');
+        name.push_str(&part.replace('.', "-"));
+    }
     Some(ControllerStatus { name, status: Some(runs), ..Default::default() })
 }

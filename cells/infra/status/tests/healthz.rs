@@ -156,6 +156,9 @@ async fn controllers_have_their_schedule_and_a_stable_uuid() {
     let slow = invoke(|jobs: JobGroup| {
         jobs.timer("slow", std::time::Duration::from_secs(300), |_| async { Ok(()) }).add();
         jobs.one_shot("once", |cx: JobCx| async move {
+            for part in ["devices", "programs"] {
+                cx.health.child(part).child("eth0").ok("There");
+            }
             cx.cancelled().await;
             Ok(())
         })
@@ -176,6 +179,13 @@ async fn controllers_have_their_schedule_and_a_stable_uuid() {
     assert_eq!(configuration("test-slow"), timer);
     assert_eq!(configuration("test-once"), serde_json::json!({}));
     assert_eq!(configuration("test-again"), serde_json::json!({"error-retry": true}));
+    let names: Vec<&str> = first.controllers.iter().map(|controller| controller.name.as_str()).collect();
+    assert!(
+        names.contains(&"test-once-devices-eth0") && names.contains(&"test-once-programs-eth0"),
+        "{names:?}"
+    );
+    let different: std::collections::BTreeSet<_> = names.iter().collect();
+    assert_eq!(different.len(), names.len(), "{names:?}");
     let (first, second) = (uuids(first), uuids(agent.status("").await));
     assert_eq!(first, second);
     let different: std::collections::BTreeSet<_> = first.iter().map(|(_, uuid)| uuid.len()).collect();
