@@ -1,6 +1,7 @@
 //! Any order of changes yields the rows of a fresh engine, and rows have the verdicts of the rules.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
 use labels::{Label, LabelArray, LabelRef};
@@ -11,6 +12,7 @@ use policy_engine::{
     SelectorRow, SelectorText, Settings, Subject, Test, Tier,
 };
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 
 const INIT: u32 = 5;
 const UNKNOWN: u32 = 59999;
@@ -417,8 +419,22 @@ impl Naive<'_> {
     }
 }
 
+/// Returns the number of random sets: with `FULL=1` as many as a release is tested with.
+fn cases() -> u32 {
+    if std::env::var_os("FULL").is_some_and(|full| !full.is_empty()) { 10_000 } else { 300 }
+}
+
+/// Returns the seed of the random sets: `SEED`, else another one for each run, which is printed with a failure's output.
+#[expect(clippy::print_stdout, reason = "a failure is repeated with it")]
+fn seed() -> RngSeed {
+    let given = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = given.unwrap_or_else(|| RandomState::new().hash_one(0));
+    println!("SEED={seed} repeats these sets");
+    RngSeed::Fixed(seed)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), rng_seed: seed(), ..ProptestConfig::default() })]
 
     #[test]
     fn any_order_of_changes_yields_the_rows_of_a_fresh_engine(
