@@ -116,8 +116,8 @@ fn last_wrong_packet() {
         delays[usize::from(*allowed)].push(last as f64 / 1e6);
     }
     let [denied, allowed] = delays;
-    row("policy file to last packet let through, p99", percentile(denied, 99), "ms", 5.0);
-    row("policy file to last packet dropped, p99", percentile(allowed, 99), "ms", 5.0);
+    row("policy file to last packet let through, p99", percentile(denied, 99), "ms", 2.0);
+    row("policy file to last packet dropped, p99", percentile(allowed, 99), "ms", 2.0);
     node.stop();
 }
 
@@ -159,6 +159,6 @@ fn many_rules() {
         node.withdraw("policy.yaml");
         node.wait_rules("version", &[""; 0]);
     }
-    row("policy of 500 L4 rules on 100 endpoints realised", percentile(samples, 50), "s", 0.1);
+    row("policy of 500 L4 rules on 100 endpoints realised", percentile(samples, 50), "s", 0.05);
     node.stop();
 }
