@@ -2,19 +2,19 @@
 //! value.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::Once;
+use std::path::Path;
 
 use hive::prelude::*;
 use hive::{Hive, HiveError};
 
-use crate::input::{parts, text};
+use crate::input::{parts, scratch, text};
 
 /// Words of the command line by line, variables by line, a configuration file, a folder as lines `key=value`.
 pub(crate) fn run(data: &[u8]) {
     let [words, variables, file, folder] = parts(data);
     let (words, variables, folder) = (text(words), text(variables), text(folder));
-    let place = place();
+    let scratch = scratch();
+    let place = scratch.path();
     let mut args: Vec<String> = words.lines().map(str::to_owned).collect();
     if !file.is_empty() {
         let path = place.join("config.yaml");
@@ -22,7 +22,6 @@ pub(crate) fn run(data: &[u8]) {
         args.insert(0, format!("--config={}", path.display()));
     } else if !folder.is_empty() {
         let path = place.join("folder");
-        let _ = fs::remove_dir_all(&path);
         write(&path, &folder);
         args.insert(0, format!("--config-dir={}", path.display()));
     }
@@ -41,16 +40,6 @@ fn build(args: &[String], variables: &[(&str, &str)]) -> Result<Hive, HiveError>
         .config_files()
         .foreign(agent::known_options())
         .build()
-}
-
-/// Returns the folder in which named files are looked up, which is empty.
-fn place() -> PathBuf {
-    static ONCE: Once = Once::new();
-    let shm = Path::new("/dev/shm");
-    let root = if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() };
-    let place = root.join(format!("apiary-fuzz-config-{}", std::process::id()));
-    ONCE.call_once(|| fs::create_dir_all(&place).unwrap());
-    place
 }
 
 /// Writes the files of a folder; keys that are not valid file names are skipped.

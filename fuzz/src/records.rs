@@ -1,13 +1,12 @@
 //! Files that a previous agent, or Cilium's, has left.
 
 use std::fs;
-use std::path::PathBuf;
 
 use endpoints::restore::plan;
 use endpoints::{Deletion, Record, StateFolder};
 use statedb::Db;
 
-use crate::input::parts;
+use crate::input::{parts, scratch};
 
 /// `ep_config.json` of one endpoint, a file of the plugin's deletion queue, `identities.json` and
 /// `local_allocator_state.json`.
@@ -26,22 +25,16 @@ pub(crate) fn run(data: &[u8]) {
 
 /// A folder with this record: the restore plan uses the directory at most once, and planning writes nothing.
 fn folder(record: &[u8]) {
-    let folder = scratch();
+    let scratch = scratch();
+    let folder = scratch.path();
     let directory = folder.join("7");
     fs::create_dir_all(&directory).unwrap();
     fs::write(directory.join("ep_config.json"), record).unwrap();
-    let found = StateFolder::new(&folder).scan().unwrap();
+    let found = StateFolder::new(folder).scan().unwrap();
     assert_eq!(found.len(), 1);
     let plan = plan::plan(found, |_| Some(7));
     assert!(plan.restore.len() + plan.discard.len() <= 1);
     assert_eq!(fs::read(directory.join("ep_config.json")).unwrap(), record);
-}
-
-/// Returns a folder for the process, in memory if the machine has a tmpfs.
-fn scratch() -> PathBuf {
-    let shm = PathBuf::from("/dev/shm");
-    let place = if shm.is_dir() { shm } else { std::env::temp_dir() };
-    place.join(format!("apiary-fuzz-records-{}", std::process::id()))
 }
 
 /// A file of ids that was parsed is parsed to the same ids by the next start.
@@ -49,16 +42,15 @@ fn numbers(identities: &[u8], prefixes: &[u8]) {
     if identities.is_empty() && prefixes.is_empty() {
         return;
     }
-    let folder = scratch();
-    let _ = fs::remove_dir_all(&folder);
-    fs::create_dir_all(&folder).unwrap();
+    let scratch = scratch();
+    let folder = scratch.path();
     for (name, content) in [("identities.json", identities), ("local_allocator_state.json", prefixes)] {
         if !content.is_empty() {
             fs::write(folder.join(name), content).unwrap();
         }
     }
     let known = || {
-        let (identities, prefixes, table) = identity::testing::try_of(&Db::new(), Some(&folder)).ok()?;
+        let (identities, prefixes, table) = identity::testing::try_of(&Db::new(), Some(folder)).ok()?;
         let snapshot = table.snapshot();
         let rows: Vec<String> =
             table.all(&snapshot).map(|row| format!("{} {:?}", row.id, row.labels)).collect();
