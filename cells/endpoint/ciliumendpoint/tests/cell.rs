@@ -137,6 +137,8 @@ struct Agent {
     endpoints: RwTable<Endpoint>,
     ipcache: Table<Entry>,
     server: Server,
+    /// The state folder, of agents that share it with no other.
+    state: Option<tempfile::TempDir>,
 }
 
 /// Lends the table's writer to the test.
@@ -144,7 +146,9 @@ struct Rows(RwTable<Endpoint>);
 
 impl Agent {
     async fn start(server: &Server) -> Agent {
-        Agent::with(server, &tempfile::tempdir().unwrap(), &[], Vec::new()).await
+        let state = tempfile::tempdir().unwrap();
+        let agent = Agent::with(server, &state, &[], Vec::new()).await;
+        Agent { state: Some(state), ..agent }
     }
 
     async fn with(
@@ -203,7 +207,8 @@ impl Agent {
             hive = hive.set(key, value);
         }
         hive.start().await;
-        Agent { ipcache: entries, endpoints: hive.get::<Rows>().0.clone(), hive, server: server.clone() }
+        let (endpoints, server) = (hive.get::<Rows>().0.clone(), server.clone());
+        Agent { ipcache: entries, endpoints, hive, server, state: None }
     }
 
     /// Inserts an endpoint.
@@ -239,7 +244,8 @@ impl Agent {
     }
 
     async fn finish(self) {
-        let Agent { hive, endpoints, server, .. } = self;
+        // The folder goes after the hive, which writes to it.
+        let Agent { hive, endpoints, server, state: _state, .. } = self;
         drop((endpoints, server));
         hive.finish().await;
     }
