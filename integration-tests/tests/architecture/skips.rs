@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 /// The tools that bring such programs.
-const TOOLS: [&str; 3] = ["tools/helm", "tools/envoy", "tools/kube-proxy"];
+const TOOLS: [&str; 4] = ["tools/helm", "tools/envoy", "tools/kube-proxy", "tools/kube-controller-manager"];
 
 /// Functions at the beginning of a line, or one level deeper, with their text.
 fn functions(file: &str) -> Vec<(&str, bool, &str)> {

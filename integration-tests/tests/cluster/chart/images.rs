@@ -40,13 +40,13 @@ pub(super) fn build(options: &[&str], folder: &Path, names: &[&str]) -> Vec<Imag
 }
 
 /// The objects of the default chart, as they are committed.
-fn committed() -> BTreeMap<String, Value> {
+pub(super) fn committed() -> BTreeMap<String, Value> {
     let read = |file: &str| objects(&fs::read_to_string(root().join(file)).unwrap());
     CONFIG_FILES.into_iter().flat_map(read).collect()
 }
 
 /// A cluster with these objects and these options over those of the ConfigMap; its Node has an address.
-fn cluster(objects: &BTreeMap<String, Value>, options: &[(&str, &str)]) -> Cluster {
+pub(super) fn cluster(objects: &BTreeMap<String, Value>, options: &[(&str, &str)]) -> Cluster {
     let options: BTreeMap<_, _> = options.iter().copied().collect();
     // A step of the pod mounts the machine's cgroup, to which an agent may attach programs.
     let stage = StageOptions { rbac: true, ..StageOptions::default() };

@@ -2,6 +2,7 @@
 
 mod beside;
 mod certgen;
+mod controllers;
 mod images;
 mod joined;
 mod refused;
