@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
-use std::path::Path;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cluster_stage::{StageOptions, User};
@@ -41,26 +41,63 @@ fn main() -> io::Result<()> {
         known.push(join(&mut cluster, begin));
         drop(operator);
     }
-    // The API server holds back objects of a kind that was defined less than 2 s before, for others of its kind.
+    // 2 s of it are the API server's, which sleeps in the creation of an object whose kind was established less than 2 s before.
     row("first join with an operator that starts as well", percentile(first, 50), "s", 1.0);
     row("first join with an operator that leads", percentile(known, 50), "s", 0.6);
     row("ready again in a cluster after a restart", percentile(again, 50), "s", 0.5);
-    let installed: io::Result<Vec<f64>> = (0..ROUNDS).map(|_| install()).collect();
+    let installed: io::Result<Vec<f64>> = (0..ROUNDS).map(|_| install(None)).collect();
     row("objects of the chart applied to first pod running", percentile(installed?, 50), "s", 5.0);
+    let Some(helm) = helm()? else {
+        no_rows("helm install", "helm is not built: tools/helm does it");
+        return Ok(());
+    };
+    let installed: io::Result<Vec<f64>> = (0..ROUNDS).map(|_| install(Some(&helm))).collect();
+    row("helm install to first pod running", percentile(installed?, 50), "s", 5.0);
     Ok(())
 }
 
-/// Applies the objects that the chart renders by default, starts operator and agent with its options as soon as those are there,
-/// and makes a pod. Returns the seconds until it is ready. Images are no part of it, nor are the steps before the agent.
-fn install() -> io::Result<f64> {
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Returns helm's path, if it is built.
+fn helm() -> io::Result<Option<PathBuf>> {
+    let output = Command::new(root().join("tools/helm")).arg("there").output()?;
+    let folder = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
+    Ok(output.status.success().then(|| Path::new(&folder).join("helm")))
+}
+
+/// Installs the chart with its default values, by helm or as the objects that it renders.
+fn apply_chart(cluster: &Cluster, helm: Option<&Path>) -> io::Result<()> {
+    let Some(helm) = helm else {
+        for file in ["config/kubernetes/cilium-config.yaml", "config/kubernetes/cilium.yaml"] {
+            let text = fs::read_to_string(root().join(file))?;
+            cluster.stage.apply(&text).map_err(io::Error::other)?;
+        }
+        return Ok(());
+    };
+    let home = cluster.node.sandbox().dir().join("helm");
+    let mut command = cluster.node.host().command(helm);
+    let output = command
+        .args(["install", "cilium", "helm/apiary", "--namespace", "kube-system"])
+        .current_dir(root())
+        .env("KUBECONFIG", cluster.gate.kubeconfig(User::Admin).map_err(io::Error::other)?)
+        .envs(["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"].map(|name| (name, &home)))
+        .output()?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned())),
+    }
+}
+
+/// Installs the chart, starts operator and agent with its options as soon as those are there, and makes a pod. Returns the
+/// seconds until it is ready. Images are no part of it, nor are the steps before the agent.
+fn install(helm: Option<&Path>) -> io::Result<f64> {
     let mut cluster = addressed(Cluster::of(Node::with_cgroup(), &StageOptions::default(), &[]));
     Kubelet::configure(&mut cluster.node);
     let kubelet = Kubelet::start(&cluster);
     let begin = Instant::now();
-    for file in ["config/kubernetes/cilium-config.yaml", "config/kubernetes/cilium.yaml"] {
-        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file))?;
-        cluster.stage.apply(&text).map_err(io::Error::other)?;
-    }
+    apply_chart(&cluster, helm)?;
     let config =
         cluster.stage.get(&["-n", "kube-system", "configmap", "cilium-config"]).map_err(io::Error::other)?;
     let data: BTreeMap<String, String> = serde_json::from_value(config["data"].clone())?;
