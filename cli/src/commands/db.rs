@@ -80,6 +80,20 @@ struct Question {
     form: Form,
 }
 
+/// Options of a command that shows one table.
+#[derive(Debug, Args)]
+pub(crate) struct ShowOptions {
+    #[command(flatten)]
+    socket: ShellSocket,
+    #[command(flatten)]
+    form: Form,
+}
+
+/// Shows all rows of a table.
+pub(crate) fn show(table: &str, options: &ShowOptions, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
+    run_words(&options.socket, &options.form.words("db/show", &[&table.to_owned()]), out)
+}
+
 /// Runs a verb.
 pub(crate) fn run(options: &DbOptions, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
     run_words(&options.socket, &options.command.words(), out)

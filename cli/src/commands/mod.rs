@@ -213,7 +213,7 @@ pub(crate) fn run(name: &str, arguments: &Arguments, out: &mut dyn Write) -> any
         Command::Endpoint(command) => endpoint::run(agent, command, out),
         Command::Identity(command) => identity::run(agent, command, out),
         Command::Ip(command) => ip::run(agent, command, out),
-        Command::Policy(command) => policy::run(agent, command, out),
+        Command::Policy(command) => return policy::run(agent, command, out),
         Command::Service(command) => service::run(agent, command, out),
         Command::Lrp(command) => lrp::run(agent, command, out),
         Command::Explain(options) => explain::run(options, out),

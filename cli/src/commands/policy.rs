@@ -1,7 +1,11 @@
-//! `policy`: the rules in force, the selections of their selectors, and waiting for a revision.
+//! `policy`: the rules in force, the selections of their selectors, and waiting for a revision. `policy why` and
+//! `policy trace` are the commands `why` and `trace`, `policy list` is `db show policies`.
 
 use crate::client::Agent;
+use crate::commands::db::{self, ShowOptions};
 use crate::commands::preview::{self, PreviewOptions};
+use crate::commands::trace::{self, TraceOptions};
+use crate::commands::why::{self, WhyOptions};
 use crate::output::{Output, table};
 use anyhow::{Context as _, bail};
 use api_models::{Endpoint, Label, Policy, SelectorIdentityMapping};
@@ -9,6 +13,7 @@ use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 #[derive(Debug, Subcommand)]
@@ -18,6 +23,8 @@ pub(crate) enum PolicyCommand {
         #[command(flatten)]
         output: Output,
     },
+    /// List policies with their problems and revisions: the table `policies`
+    List(ShowOptions),
     /// Display cached information about selectors
     Selectors(SelectorOptions),
     /// Display cached information about subject selectors
@@ -26,6 +33,10 @@ pub(crate) enum PolicyCommand {
     Preview(Box<PreviewOptions>),
     /// Print how many packets each rule has decided
     Rules(RuleOptions),
+    /// Tell whether SOURCE may talk to DESTINATION, and which rule says so: the same as `why`
+    Why(WhyOptions),
+    /// Send one real packet of a pod and follow it through the datapath of this node: the same as `trace`
+    Trace(Box<TraceOptions>),
     /// Wait for all endpoints to have updated to a given policy revision
     Wait(WaitOptions),
 }
@@ -64,8 +75,15 @@ pub(crate) struct WaitOptions {
 }
 
 /// Runs a verb of `policy`.
-pub(crate) fn run(agent: &mut Agent, command: &PolicyCommand, out: &mut dyn Write) -> anyhow::Result<()> {
-    match command {
+pub(crate) fn run(
+    agent: &mut Agent,
+    command: &PolicyCommand,
+    out: &mut dyn Write,
+) -> anyhow::Result<ExitCode> {
+    let done = match command {
+        PolicyCommand::List(options) => return db::show("policies", options, out),
+        PolicyCommand::Why(options) => return why::run(agent, options, out),
+        PolicyCommand::Trace(options) => return trace::run(agent, options, out),
         PolicyCommand::Get { output } => get(agent, output, out),
         PolicyCommand::Selectors(options) => selectors(agent, "/policy/selectors", options, out),
         PolicyCommand::SubjectSelectors(options) => {
@@ -74,7 +92,8 @@ pub(crate) fn run(agent: &mut Agent, command: &PolicyCommand, out: &mut dyn Writ
         PolicyCommand::Preview(options) => preview::run(agent, options, out),
         PolicyCommand::Rules(options) => rules(agent, options, out),
         PolicyCommand::Wait(options) => wait(agent, options),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// Labels of rules that come from Kubernetes.

@@ -118,6 +118,24 @@ fn a_preview_names_the_connections_that_the_policy_cuts() {
     assert_eq!(text.lines().count(), 2, "{text}");
     assert!(text.contains("cnp/default/server") && text.contains("spec.ingress[1]"), "{text}");
 
+    let shell = node.config["shell-sock-path"].as_str();
+    let listed = node.apiary(&["policy", "list", "-o", "json", "--shell-sock-path", shell]);
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    assert!(listed.to_string().contains("server"), "{listed:#}");
+    let port = format!("{PORT}/tcp");
+    let answer = |words: &[&str], source: &str| {
+        let words = [words, &[source, "default/server", &port, "-o", "json"]].concat();
+        let output = node.apiary_command(&words).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        let value = serde_json::from_slice::<Value>(&output.stdout);
+        (output.status.code(), value.unwrap_or_else(|_| panic!("{words:?}: {error}")))
+    };
+    for (source, is_allowed) in [("default/client", true), ("default/other", false)] {
+        let why = answer(&["policy", "why"], source);
+        assert_eq!(why, answer(&["why"], source), "one command by two names");
+        assert_eq!(why.1["allowed"], is_allowed, "{why:#?}");
+    }
+
     let mut wrong = policy();
     wrong["spec"]["ingress"][0]["toPorts"][0]["ports"][0]["port"] = json!("99999");
     std::fs::write(file, wrong.to_string()).unwrap();

@@ -12,10 +12,13 @@ const VIP: &str = "10.96.0.1";
 /// Ports of backends are 8000 above the service's.
 const PORT: u16 = 8080;
 
-/// Runs the command with probes of the client; returns its exit code and its report.
+/// Runs the command with probes of the client, those to the service by its other name; returns its exit code and its
+/// report.
 fn trace(node: &Node, client: &Pod, words: &[&str]) -> (i32, Value) {
     let namespace = client.ns.path().to_str().unwrap();
-    let words = [&["trace", "default/client"], words, &["-o", "json", "--netns", namespace]].concat();
+    let name: &[&str] = if words.contains(&VIP) { &["policy", "trace"] } else { &["trace"] };
+    let options = ["-o", "json", "--netns", namespace];
+    let words = [name, &["default/client"], words, &options].concat();
     let output = node.apiary_command(&words).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{words:?}: {error}"));
