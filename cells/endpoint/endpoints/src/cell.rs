@@ -118,12 +118,12 @@ struct ClusterParams {
 }
 
 impl ClusterParams {
-    fn objects(self, node: Arc<LocalNodeStore>) -> Option<Objects> {
+    fn objects(self, node: Arc<LocalNodeStore>, counts: Counts) -> Option<Objects> {
         let (pods, namespaces) = self.pods.zip(self.namespaces)?;
         let partial = self.origins.iter().filter(|source| !source.has_namespaces());
         let partial = Arc::new(partial.map(|source| source.name().to_owned()).collect());
         let cluster = Arc::new(move || node.node().map(|node| node.cluster.clone()).unwrap_or_default());
-        Some(Objects { pods, namespaces, sources: self.sources, api: self.api, partial, cluster })
+        Some(Objects { pods, namespaces, sources: self.sources, api: self.api, partial, cluster, counts })
     }
 }
 
@@ -153,7 +153,7 @@ fn endpoints(
     let configured = Options::default().with(SOURCE_IP_VERIFICATION, config.enable_source_ip_verification);
     let defaults = Defaults::new(configured, agent.options);
     let filter = Arc::new(config.filter()?);
-    let objects = cluster.objects(targets.node.clone());
+    let objects = cluster.objects(targets.node.clone(), counts.clone());
     let node = targets.node.table();
     let (gate, fence) = fence();
     let context = Context {
@@ -220,8 +220,9 @@ fn endpoints(
     let service = endpoints.clone();
     agent
         .jobs
-        .observer("forget-removed", endpoints.table().observe(), move |cx, changes| {
-            gc::forget_removed(service.clone(), changes, cx)
+        .observer("forget-removed", endpoints.table().observe(), move |_, changes| {
+            gc::forget_removed(&service, &changes);
+            std::future::ready(Ok(()))
         })
         .add();
     let ingress =

@@ -151,18 +151,10 @@ fn has_interface(links: &Links, record: &Record) -> bool {
 }
 
 /// The job `forget-removed`: deletes rows of endpoints if the removal succeeded only after the request had timed out.
-pub(crate) async fn forget_removed(
-    endpoints: Arc<Endpoints>,
-    changes: Batch<Endpoint>,
-    cx: JobCx,
-) -> anyhow::Result<()> {
+pub(crate) fn forget_removed(endpoints: &Endpoints, changes: &Batch<Endpoint>) {
     let removed =
         changes.iter().filter(|change| !change.deleted && change.object.state == State::Disconnected);
     for change in removed {
-        let removal = endpoints.remove(change.object.id());
-        if cx.token().run_until_cancelled(removal).await.is_none() {
-            break;
-        }
+        endpoints.forget(change.object.id());
     }
-    Ok(())
 }

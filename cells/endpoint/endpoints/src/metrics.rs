@@ -40,6 +40,11 @@ struct Scope {
     status: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EventSource {
+    source: &'static str,
+}
+
 /// Upper bounds of the buckets of regeneration times, in seconds; equal to Cilium's.
 const BUCKETS: [f64; 8] = [0.00001, 0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0];
 
@@ -58,6 +63,7 @@ impl Default for Times {
 pub(crate) struct Counts {
     regenerations: Family<Regeneration, Counter>,
     times: Times,
+    event_lag: Family<EventSource, Gauge>,
     restored: Family<PhaseOutcome, Gauge>,
     durations: Family<Phase, Gauge<f64, AtomicU64>>,
 }
@@ -73,6 +79,18 @@ impl Counts {
     pub(crate) fn took(&self, scope: &'static str, ok: bool, time: Duration) {
         let status = if ok { "success" } else { "failure" };
         self.times.0.get_or_create(&Scope { scope, status }).observe(time.as_secs_f64());
+    }
+
+    /// Sets the time from the request for an endpoint until its pod's object was there: in whole seconds, as in Cilium.
+    pub(crate) fn event_lag(&self, lag: Duration) {
+        let seconds = lag.as_secs_f64().round() as i64;
+        self.event_lag.get_or_create(&EventSource { source: "k8s" }).set(seconds);
+    }
+
+    /// Returns the lag that was set last.
+    #[cfg(test)]
+    pub(crate) fn last_event_lag(&self) -> i64 {
+        self.event_lag.get_or_create(&EventSource { source: "k8s" }).get()
     }
 
     /// Sets the duration of a phase of the restore, and the numbers of endpoints that it completed and that failed.
@@ -113,6 +131,11 @@ impl Counts {
             "endpoint_restoration_duration_seconds",
             "Duration of endpoint restoration phases in seconds",
             self.durations.clone(),
+        );
+        metrics.register_off(
+            "k8s_event_lag_seconds",
+            "Time between the request for an endpoint and the event of its pod from the API server, of the last endpoint",
+            self.event_lag.clone(),
         );
         metrics.register_collector(States(table));
     }
@@ -162,8 +185,12 @@ mod tests {
         counts.phase("restoration", Duration::from_millis(2), 3, 1, 0);
         let record = crate::Record { id: 7, ..crate::Record::default() };
         table.transact(|txn| txn.insert(Endpoint::created(record, SystemTime::UNIX_EPOCH)));
+        counts.event_lag(Duration::from_millis(1600));
+        assert!(!metrics.text().contains("k8s_event_lag"), "off by default, as in Cilium");
+        metrics.select(metrics::Selection::parse(["+cilium_k8s_event_lag_seconds"]).0);
         let text = metrics.text();
         for line in [
+            "cilium_k8s_event_lag_seconds{source=\"k8s\"} 2",
             "cilium_endpoint 1",
             "cilium_endpoint_state{endpoint_state=\"waiting-for-identity\"} 1",
             "cilium_endpoint_state{endpoint_state=\"ready\"} 0",

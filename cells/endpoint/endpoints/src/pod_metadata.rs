@@ -9,7 +9,9 @@ use k8s_tables::core::{Namespace, Pod};
 use k8s_tables::{Api, Key, Kind, Row, Sources};
 use labels::{Filter, K8S, Label, Labels, NamedPorts, PORTS};
 use statedb::{Snapshot, Table};
+use tokio::time::Instant;
 
+use crate::metrics::Counts;
 use crate::model::op_labels::OpLabels;
 use crate::model::record::{Record, is_of};
 
@@ -34,6 +36,7 @@ pub(crate) struct Objects {
     pub(crate) partial: Arc<BTreeSet<String>>,
     /// The cluster's name, once it is known.
     pub(crate) cluster: Arc<dyn Fn() -> String + Send + Sync>,
+    pub(crate) counts: Counts,
 }
 
 /// The metadata that an endpoint takes from its pod's object.
@@ -98,9 +101,14 @@ impl Objects {
         let pod = self.pods.get(&snapshot, by_name).filter(|row| is_of(&row.object, record));
         let namespace = self.namespaces.get(&snapshot, Row::by_name("", &record.k8s_namespace));
         let is_known = |row: &Row<Pod>| namespace.is_some() || self.partial.contains(&*row.source);
-        if record.k8s_pod_name.is_empty() || pod.is_some_and(|row| is_known(row)) {
+        if record.k8s_pod_name.is_empty() {
             return None;
         }
+        if pod.is_some_and(|row| is_known(row)) {
+            self.counts.event_lag(Duration::ZERO);
+            return None;
+        }
+        let begin = Instant::now();
         drop(snapshot);
         let lookup = async {
             if let Some(sources) = &self.sources {
@@ -115,6 +123,8 @@ impl Objects {
             }
         };
         let found = tokio::time::timeout(LOOKUP_TIMEOUT, lookup).await;
+        // Of a pod that is not known by now it is more.
+        self.counts.event_lag(begin.elapsed());
         if found.is_err() {
             tracing::warn!(
                 pod = record.pod_name(),

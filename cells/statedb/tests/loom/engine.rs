@@ -39,6 +39,7 @@ pub(crate) mod sync {
 }
 
 #[path = "../../src/engine/roots.rs"]
+#[expect(dead_code, reason = "the models list no previous roots")]
 pub(crate) mod roots;
 
 #[path = "../../src/engine/counted.rs"]

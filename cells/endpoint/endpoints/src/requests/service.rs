@@ -371,14 +371,23 @@ impl Endpoints {
             match row {
                 None => return true,
                 Some(row) if row.state == State::Disconnected => {
-                    let mut txn = self.table.write();
-                    txn.delete(Endpoint::by_id(id));
-                    txn.commit();
+                    self.forget(id);
                     return true;
                 }
+                // Another endpoint has the id by now.
+                Some(row) if row.state != State::Disconnecting => return true,
                 Some(row) if row.status.kind() == StatusKind::Error => return false,
                 Some(_) => watch.changed().await,
             }
+        }
+    }
+
+    /// Deletes the row of an endpoint that is removed; not that of another one, which may have its id by now.
+    pub(crate) fn forget(&self, id: EndpointId) {
+        let mut txn = self.table.write();
+        if txn.get(Endpoint::by_id(id)).is_some_and(|row| row.state == State::Disconnected) {
+            txn.delete(Endpoint::by_id(id));
+            txn.commit();
         }
     }
 

@@ -30,6 +30,7 @@ use statedb::{Db, Obj, RwTable, Table};
 
 use crate::Endpoint;
 use crate::links::{Link, Links};
+use crate::metrics::Counts;
 use crate::model::options::{Defaults, Options};
 use crate::pod_metadata::Objects;
 use crate::reconcile::regeneration::{Regenerator, builder};
@@ -56,6 +57,7 @@ struct World {
     in_cluster: bool,
     /// The longest delay of identities of changed labels.
     identity_max_jitter: Duration,
+    counts: Counts,
 }
 
 impl World {
@@ -71,6 +73,7 @@ impl World {
             api: None,
             in_cluster: false,
             identity_max_jitter: Duration::ZERO,
+            counts: Counts::default(),
         }
     }
 
@@ -172,6 +175,7 @@ impl Agent {
                     "default".to_owned()
                 }
             }),
+            counts: world.counts.clone(),
         };
         let filter = Arc::new(Filter::default());
         let (v4, v6) = ("10.244.0.0/24".parse().unwrap(), "fd00::/96".parse().unwrap());

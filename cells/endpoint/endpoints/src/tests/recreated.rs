@@ -144,6 +144,11 @@ async fn a_recreated_pod_has_its_own_labels_while_the_watch_lags() {
     // Its own object takes effect as soon as the watch delivers it.
     stage.watched(&pod("uid-2", "relabelled"));
     stage.until(&endpoint, "relabelled").await;
+    // A pod whose object was there before its endpoint.
+    stage.world.counts.event_lag(Duration::from_secs(9));
+    stage.watched(&pod("uid-3", "next"));
+    stage.create(2, "uid-3").await;
+    assert_eq!(stage.world.counts.last_event_lag(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -155,6 +160,7 @@ async fn a_recreated_pod_is_init_while_the_api_server_is_away() {
     let endpoint = stage.create(1, "uid-2").await;
     assert_eq!((stage.app(&endpoint), endpoint.record.identity()), (None, 5), "reserved:init");
     assert!(stage.server.requests.load(Ordering::Relaxed) >= 3, "asked again with a growing delay");
+    assert!(stage.world.counts.last_event_lag() >= 2, "the limit of the wait");
     // The API server is back, the watch still lags.
     stage.server.is_away.store(false, Ordering::Relaxed);
     stage.until(&endpoint, "untrusted").await;
