@@ -97,7 +97,8 @@ async fn serve_udp(
                 tracing::debug!(%client, %error, "Unable to send an answer to a DNS query");
             }
         };
-        tasks.spawn(stop.clone().run_until_cancelled_owned(answer));
+        // Boxed: the future is large, and each of the wrappers would move it.
+        tasks.spawn(stop.clone().run_until_cancelled_owned(Box::pin(answer)));
     }
 }
 
