@@ -157,6 +157,13 @@ pub(crate) fn insert_of(
     revision: u64,
     egress: Value,
 ) {
+    let row = row(identity, endpoint, revision, egress);
+    policies.transact(|txn| drop(txn.insert(row)));
+    endpoints.transact(|txn| drop(txn.insert(described(endpoint))));
+}
+
+/// Returns the policy of an endpoint.
+pub(crate) fn row(identity: u32, endpoint: u16, revision: u64, egress: Value) -> EndpointPolicy {
     let labels = LabelArray::from(&Labels::parse(["k8s:app=web", "k8s:io.kubernetes.pod.namespace=shop"]));
     let settings = Settings::default();
     let mut engine = Engine::new(settings.clone());
@@ -166,7 +173,7 @@ pub(crate) fn insert_of(
     engine.set(parse(Kind::CiliumNetworkPolicy, &manifest, &settings).unwrap());
     let filters = Arc::new(engine.filters(1000));
     let subject = Subject { endpoint, identity, labels, named_ports: NamedPorts::default() };
-    let row = EndpointPolicy {
+    EndpointPolicy {
         subject,
         transition: None,
         announced: endpoint.into(),
@@ -183,9 +190,12 @@ pub(crate) fn insert_of(
         missing_redirects: 0,
         state: RealizationState::Realized,
         error: None,
-    };
-    policies.transact(|txn| drop(txn.insert(row)));
-    let ipv4 = Some([10, 0, 0, endpoint as u8].into());
-    let record = Record { id: endpoint, ipv4, ..Record::default() };
-    endpoints.transact(|txn| drop(txn.insert(Endpoint::created(record, SystemTime::UNIX_EPOCH))));
+    }
+}
+
+/// Returns an endpoint with an address of its own.
+pub(crate) fn described(endpoint: u16) -> Endpoint {
+    let [high, low] = endpoint.to_be_bytes();
+    let record = Record { id: endpoint, ipv4: Some([10, 0, high, low].into()), ..Record::default() };
+    Endpoint::created(record, SystemTime::UNIX_EPOCH)
 }
