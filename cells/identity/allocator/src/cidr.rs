@@ -38,8 +38,15 @@ pub(crate) fn key(prefix: IpNetwork) -> String {
     }
 }
 
-/// Returns the prefix of a label set; `None` if the labels are not those of a prefix.
+/// Returns the prefix of a label set; `None` if the labels are not those of a prefix alone: an address of a DNS name inside
+/// a prefix, or of a node, has others beside them.
 pub(crate) fn prefix(labels: &LabelArray) -> Option<IpNetwork> {
+    let is_of_prefix = |label: &LabelRef<'_>| {
+        label.source == CIDR || label.source == RESERVED && label.key.starts_with("world")
+    };
+    if !labels.iter().all(|label| is_of_prefix(&label)) {
+        return None;
+    }
     let mut own = labels.iter().filter(|label| label.source == CIDR);
     let label = own.next()?;
     let text = match label.key.contains('.') && !label.key.contains('-') {
@@ -70,5 +77,7 @@ mod tests {
             assert_eq!(prefix(&cidr_labels(network, true, true)), Some(plain));
         }
         assert_eq!(prefix(&cidr_labels("::/0".parse().unwrap(), true, true)), None);
+        let named = ["cidr:192.0.2.0/24", "fqdn:a.io", "reserved:world"];
+        assert_eq!(prefix(&LabelArray::from(&labels::Labels::parse(named))), None);
     }
 }

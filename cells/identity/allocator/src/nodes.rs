@@ -175,16 +175,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let prefix = ["192.0.2.0/24".parse().unwrap()];
         let start = || testing::of(&Db::new(), Some(folder.path()));
+        // With `policy-cidr-match-mode=nodes`.
+        let addressed = (&Labels::parse(["reserved:remote-node", "cidr:192.0.2.3/32"])).into();
         let allocate = |prefixes: &Prefixes| {
             let node = prefixes.of_nodes().allocate("n1", &labels("a")).unwrap();
-            (node, prefixes.allocate(&prefix).unwrap().into_values().next().unwrap())
+            let addressed = prefixes.of_nodes().allocate("n3", &addressed).unwrap();
+            (node, addressed, prefixes.allocate(&prefix).unwrap().into_values().next().unwrap())
         };
         let (_, first, _) = start();
         first.of_nodes().allocate("n0", &labels("b")).unwrap();
         let before = allocate(&first);
         let (_, second, table) = start();
         assert_eq!(allocate(&second), before);
-        assert_eq!(second.of_nodes().allocate("n2", &labels("c")).unwrap(), before.0 + 1);
+        assert_eq!(second.of_nodes().allocate("n2", &labels("c")).unwrap(), before.1 + 1);
         assert_eq!(second.release_restored(), 1, "that of n0, which has left");
         assert!(table.get(&table.snapshot(), Identity::by_id(before.0)).is_some());
     }
@@ -213,16 +216,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let start = || testing::of(&Db::new(), Some(folder.path()));
         let labels = |name: &str| (&Labels::parse([name, "reserved:world-ipv4"])).into();
+        let inside = (&Labels::parse(["fqdn:c.io", "cidr:192.0.2.0/24", "reserved:world-ipv4"])).into();
         let (_, first, _) = start();
         let ids = first.allocate_names(&[labels("fqdn:a.io"), labels("fqdn:*.b.io")]).unwrap();
         assert_eq!(first.allocate_names(&[labels("fqdn:*.b.io")]).unwrap(), ids[1..]);
+        let of_prefix = first.allocate_names(std::slice::from_ref(&inside)).unwrap();
         drop(first);
         let (_, second, table) = start();
         // The kernel's ipcache has only the identities of addresses.
-        second.restored(&[("192.0.2.1/32".parse().unwrap(), ids[0])]);
+        let address = |text: &str| text.parse().unwrap();
+        second.restored(&[(address("192.0.2.1/32"), ids[0]), (address("192.0.2.7/32"), of_prefix[0])]);
         let row = table.get(&table.snapshot(), Identity::by_id(ids[0])).unwrap().clone();
         assert_eq!(row.labels, labels("fqdn:a.io"));
         assert_eq!(second.allocate_names(&[labels("fqdn:a.io")]).unwrap(), ids[..1]);
+        assert_eq!(second.allocate_names(&[inside]).unwrap(), of_prefix, "one inside a prefix of a policy");
         assert_eq!(second.release_restored(), 1, "that of b.io, which no name has now");
         second.release_names(&ids);
         assert!(table.get(&table.snapshot(), Identity::by_id(ids[0])).is_none());
