@@ -58,7 +58,14 @@ none
 
 {{- /* The variables by which processes find an API server that is not behind the service of the cluster. */ -}}
 {{- define "apiary.apiServer" -}}
-{{- with .Values.k8sServiceHost }}
+{{- $host := .Values.k8sServiceHost }}
+{{- $port := .Values.k8sServicePort }}
+{{- if eq $host "auto" }}
+{{- $found := splitList ":" (include "apiary.clusterInfo" .) }}
+{{- $host = join ":" (initial $found) }}
+{{- $port = last $found }}
+{{- end }}
+{{- with $host }}
 - name: KUBERNETES_SERVICE_HOST
   value: {{ . | quote }}
 {{- end }}
@@ -68,10 +75,68 @@ none
   valueFrom: {configMapKeyRef: {name: {{ .name }}, key: {{ .key }}}}
 {{- end }}
 {{- end }}
-{{- with .Values.k8sServicePort }}
+{{- with $port }}
 - name: KUBERNETES_SERVICE_PORT
   value: {{ . | int64 | toString | quote }}
 {{- end }}
+{{- end }}
+
+{{- /* HOST:PORT of the API server by the ConfigMap that kubeadm writes for nodes that join; empty if there is none. */ -}}
+{{- define "apiary.clusterInfo" -}}
+{{- $namespace := .Values.k8sServiceLookupNamespace | default "kube-public" -}}
+{{- $map := lookup "v1" "ConfigMap" $namespace (.Values.k8sServiceLookupConfigMapName | default "cluster-info") -}}
+{{- $clusters := dig "data" "kubeconfig" "" ($map | default dict) | fromYaml | dig "clusters" list -}}
+{{- with $clusters -}}
+{{- $address := dig "cluster" "server" "" (first .) | trimPrefix "https://" | trimSuffix "/" -}}
+{{- if $address -}}
+{{- regexMatch ":[0-9]+$" $address | ternary $address (printf "%s:443" $address) | replace "[" "" | replace "]" "" -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- /* The file by which processes find the API server, where kubeConfigPath names one of the node. */ -}}
+{{- define "apiary.kubeConfigMount" -}}
+{{- with .Values.kubeConfigPath }}
+- {name: kube-config, mountPath: {{ . | quote }}, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "apiary.kubeConfigVolume" -}}
+{{- with .Values.kubeConfigPath }}
+- {name: kube-config, hostPath: {path: {{ . | quote }}, type: File}}
+{{- end }}
+{{- end }}
+
+{{- /* Mounts of folders and files of the node: a list as extraHostPathMounts. */ -}}
+{{- define "apiary.hostPathMounts" -}}
+{{- range . }}
+- {name: {{ .name }}, mountPath: {{ .mountPath | quote }}, readOnly: {{ .readOnly | default false }}{{ with .mountPropagation }}, mountPropagation: {{ . }}{{ end }}}
+{{- end }}
+{{- end }}
+
+{{- define "apiary.hostPathVolumes" -}}
+{{- range . }}
+- {name: {{ .name }}, hostPath: {path: {{ .hostPath | quote }}{{ with .hostPathType }}, type: {{ . }}{{ end }}}}
+{{- end }}
+{{- end }}
+
+{{- /* The name of a pod's priority: root, the value, the name that critical pods have by default. */ -}}
+{{- define "apiary.priority" -}}
+{{- with .value | default (.root.Values.enableCriticalPriorityClass | ternary .critical "") -}}
+priorityClassName: {{ . }}
+{{- end -}}
+{{- end }}
+
+{{- /* The security context of a pod: root and its members; clusters before Kubernetes 1.30 know no appArmorProfile. */ -}}
+{{- define "apiary.podSecurity" -}}
+{{- $context := .context -}}
+{{- if not (semverCompare ">=1.30-0" .root.Capabilities.KubeVersion.Version) -}}
+{{- $context = omit $context "appArmorProfile" -}}
+{{- end -}}
+{{- with $context -}}
+securityContext:
+  {{- toYaml . | nindent 2 }}
+{{- end -}}
 {{- end }}
 
 {{- /* Where a process runs, by which it finds its objects. */ -}}
@@ -82,14 +147,15 @@ none
   valueFrom: {fieldRef: {apiVersion: v1, fieldPath: metadata.namespace}}
 {{- end }}
 
-{{- /* The steps that enter the mount namespace of the host need these: setns(2), and to open /proc/1/ns. */ -}}
+{{- /* The security context of the steps that enter the mount namespace of the host, which takes setns(2), and to open
+       /proc/1/ns: root, capabilities. */ -}}
 {{- define "apiary.hostStep" -}}
-{{- if .Values.securityContext.privileged -}}
+{{- if .root.Values.securityContext.privileged -}}
 {privileged: true}
 {{- else -}}
 allowPrivilegeEscalation: false
 capabilities:
-  add: [SYS_ADMIN, SYS_CHROOT, SYS_PTRACE]
+  add: {{ .capabilities | toJson }}
   drop: [ALL]
 {{- end -}}
 {{- end }}
@@ -104,6 +170,11 @@ capabilities:
   {{- if $found -}}{{- $value = get $value . -}}{{- end -}}
 {{- end -}}
 {{- if $found -}}{{- dict "value" $value | toJson -}}{{- else -}}{"value": null}{{- end -}}
+{{- end }}
+
+{{- /* Ranges as a list in JSON: of a list, or of a text with a space or a comma between them (--set of a single one). */ -}}
+{{- define "apiary.ranges" -}}
+{{- if kindIs "string" . -}}{{- regexSplit "[ ,]+" (. | trim | trimAll ",") -1 | compact | toJson -}}{{- else -}}{{- toJson . -}}{{- end -}}
 {{- end }}
 
 {{- /* The data of ConfigMap cilium-config: what is computed, the copies that options.tsv lists, extraConfig. */ -}}
@@ -131,6 +202,12 @@ capabilities:
   {{- if kindIs "invalid" $masquerade -}}{{- $masquerade = true -}}{{- end -}}
   {{- $_ := set $data "enable-ipv4-masquerade" (toString $masquerade) -}}
   {{- if ne (int64 .healthPort) 9879 -}}{{- $_ := set $data "agent-health-port" (.healthPort | int64 | toString) -}}{{- end -}}
+  {{- with .configDriftDetection -}}
+    {{- $_ := set $data "enable-drift-checker" (and .enabled .driftChecker | toString) -}}
+    {{- with .ignoredKeys | default .ignoredFlags -}}{{- $_ := set $data "ignore-flags-drift-checker" (join "," .) -}}{{- end -}}
+  {{- end -}}
+  {{- if .envoyConfig.enabled -}}{{- $_ := set $data "envoy-config-retry-interval" .envoyConfig.retryInterval -}}{{- end -}}
+  {{- if or .localRedirectPolicy .localRedirectPolicies.enabled -}}{{- $_ := set $data "enable-local-redirect-policy" "true" -}}{{- end -}}
   {{- $_ := set $data "routing-mode" (.routingMode | default "tunnel") -}}
   {{- $_ := set $data "tunnel-protocol" (.tunnelProtocol | default "vxlan") -}}
   {{- $_ := set $data "kube-proxy-replacement" (toString .kubeProxyReplacement) -}}
@@ -267,21 +344,22 @@ capabilities:
   {{- with .operator.unmanagedPodWatcher -}}
     {{- $_ := set $data "unmanaged-pod-watcher-interval" (.restart | ternary (printf "%ds" (int64 .intervalSeconds)) "0") -}}
   {{- end -}}
-  {{- $_ := set $data "operator-api-serve-addr" (ternary "127.0.0.1:9234" "[::1]:9234" .ipv4.enabled) -}}
+  {{- $serves := .operator.hostNetwork | ternary (list "127.0.0.1:9234" "[::1]:9234") (list "0.0.0.0:9234" "[::]:9234") -}}
+  {{- $_ := set $data "operator-api-serve-addr" (index $serves (ternary 0 1 .ipv4.enabled)) -}}
   {{- with .ipam.operator -}}
     {{- if eq $values.ipam.mode "cluster-pool" -}}
       {{- if $values.ipv4.enabled -}}
-        {{- $_ := set $data "cluster-pool-ipv4-cidr" (join " " .clusterPoolIPv4PodCIDRList) -}}
+        {{- $_ := set $data "cluster-pool-ipv4-cidr" (include "apiary.ranges" .clusterPoolIPv4PodCIDRList | fromJsonArray | join " ") -}}
         {{- $_ := set $data "cluster-pool-ipv4-mask-size" (.clusterPoolIPv4MaskSize | int64 | toString) -}}
         {{- if $values.nativeRoutingCIDRFromClusterPool -}}
-          {{- $_ := set $data "ipv4-native-routing-cidr" (first .clusterPoolIPv4PodCIDRList) -}}
+          {{- $_ := set $data "ipv4-native-routing-cidr" (include "apiary.ranges" .clusterPoolIPv4PodCIDRList | fromJsonArray | first) -}}
         {{- end -}}
       {{- end -}}
       {{- if $values.ipv6.enabled -}}
-        {{- $_ := set $data "cluster-pool-ipv6-cidr" (join " " .clusterPoolIPv6PodCIDRList) -}}
+        {{- $_ := set $data "cluster-pool-ipv6-cidr" (include "apiary.ranges" .clusterPoolIPv6PodCIDRList | fromJsonArray | join " ") -}}
         {{- $_ := set $data "cluster-pool-ipv6-mask-size" (.clusterPoolIPv6MaskSize | int64 | toString) -}}
         {{- if $values.nativeRoutingCIDRFromClusterPool -}}
-          {{- $_ := set $data "ipv6-native-routing-cidr" (first .clusterPoolIPv6PodCIDRList) -}}
+          {{- $_ := set $data "ipv6-native-routing-cidr" (include "apiary.ranges" .clusterPoolIPv6PodCIDRList | fromJsonArray | first) -}}
         {{- end -}}
       {{- end -}}
     {{- else if and (eq $values.ipam.mode "multi-pool") .autoCreateCiliumPodIPPools -}}

@@ -27,6 +27,17 @@
 {{- range $key, $value := dict "dial-timeout" "dialTimeout" "retry-timeout" "retryTimeout" "sort-buffer-len-max" "sortBufferLenMax" "sort-buffer-drain-timeout" "sortBufferDrainTimeout" -}}
   {{- with get $relay $value -}}{{- $_ := set $data $key . -}}{{- end -}}
 {{- end -}}
+{{- with $relay.pprof -}}
+  {{- if .enabled -}}
+    {{- $_ := set $data "pprof" true -}}
+    {{- $_ := set $data "pprof-address" .address -}}
+    {{- $_ := set $data "pprof-port" (int64 .port | toString) -}}
+    {{- $_ := set $data "pprof-mutex-profile-fraction" (int64 .mutexProfileFraction | toString) -}}
+    {{- $_ := set $data "pprof-block-profile-rate" (int64 .blockProfileRate | toString) -}}
+  {{- end -}}
+{{- end -}}
+{{- with $relay.logOptions.format -}}{{- $_ := set $data "log-format" . -}}{{- end -}}
+{{- with $relay.logOptions.level -}}{{- $_ := set $data "log-level" . -}}{{- end -}}
 {{- if $relay.prometheus.enabled -}}{{- $_ := set $data "metrics-listen-address" (printf ":%d" (int64 $relay.prometheus.port)) -}}{{- end -}}
 {{- if .Values.hubble.tls.enabled -}}
   {{- $_ := set $data "tls-hubble-client-cert-file" (printf "%s/client.crt" $folder) -}}
@@ -96,6 +107,9 @@ spec:
   minAvailable: {{ .budget.minAvailable }}
   {{- else }}
   maxUnavailable: {{ .budget.maxUnavailable }}
+  {{- end }}
+  {{- with .budget.unhealthyPodEvictionPolicy }}
+  unhealthyPodEvictionPolicy: {{ . }}
   {{- end }}
 {{- end }}
 {{- end }}

@@ -3,13 +3,14 @@
 {{- define "apiary.refuse" -}}
 {{- $faults := list -}}
 {{- $values := .Values -}}
-{{- range .Files.Lines "not-built.tsv" -}}
-  {{- $columns := splitList "\t" . -}}
-  {{- if and (eq (len $columns) 3) (not (hasPrefix "#" .)) -}}
-    {{- $value := get (include "apiary.value" (dict "values" $values "path" (index $columns 0)) | fromJson) "value" -}}
-    {{- $off := index $columns 1 -}}
-    {{- if not (or (kindIs "invalid" $value) (eq (toString $value) "") (eq (toString $value) $off)) -}}
-      {{- $faults = append $faults (printf "%s: is not built: %s" (index $columns 0) (index $columns 2)) -}}
+{{- range $file, $reason := dict "not-built.tsv" "is not built" "removed.tsv" "is no value of Cilium 1.20" -}}
+  {{- range $.Files.Lines $file -}}
+    {{- $columns := splitList "\t" . -}}
+    {{- if and (eq (len $columns) 3) (not (hasPrefix "#" .)) -}}
+      {{- $value := get (include "apiary.value" (dict "values" $values "path" (index $columns 0)) | fromJson) "value" -}}
+      {{- if not (or (kindIs "invalid" $value) (has (toString $value) (append (splitList "|" (index $columns 1)) ""))) -}}
+        {{- $faults = append $faults (printf "%s: %s: %s" (index $columns 0) $reason (index $columns 2)) -}}
+      {{- end -}}
     {{- end -}}
   {{- end -}}
 {{- end -}}
@@ -43,7 +44,7 @@
   {{- end -}}
   {{- range $family := list "4" "6" -}}
     {{- $enabled := get (get $values (printf "ipv%s" $family)) "enabled" -}}
-    {{- $list := get $values.ipam.operator (printf "clusterPoolIPv%sPodCIDRList" $family) -}}
+    {{- $list := include "apiary.ranges" (get $values.ipam.operator (printf "clusterPoolIPv%sPodCIDRList" $family)) | fromJsonArray -}}
     {{- if and $enabled (eq $values.ipam.mode "cluster-pool") (empty $list) -}}
       {{- $faults = append $faults (printf "ipam.operator.clusterPoolIPv%sPodCIDRList: is empty: give a range" $family) -}}
     {{- end -}}
@@ -103,7 +104,10 @@
     {{- $faults = append $faults "operator.setNodeTaints: nothing removes the taints with operator.removeNodeTaints false: set both or neither" -}}
   {{- end -}}
   {{- $hasRef := not (empty .k8sServiceHostRef.name) -}}
-  {{- if ne (and (empty .k8sServiceHost) (not $hasRef)) (kindIs "invalid" .k8sServicePort) -}}
+  {{- if and (eq .k8sServiceHost "auto") (not (include "apiary.clusterInfo" $)) -}}
+    {{- $faults = append $faults "k8sServiceHost: auto needs a ConfigMap cluster-info in kube-public with the address of the API server, and helm at the cluster: give the host instead" -}}
+  {{- end -}}
+  {{- if and (ne .k8sServiceHost "auto") (ne (and (empty .k8sServiceHost) (not $hasRef)) (empty .k8sServicePort)) -}}
     {{- $faults = append $faults "k8sServiceHost: needs k8sServicePort, and the other way round" -}}
   {{- end -}}
   {{- if and $hasRef .k8sServiceHost -}}
@@ -147,6 +151,9 @@
   {{- $metrics := .hubble.metrics.tls.server -}}
   {{- if and $metrics.cert $metrics.mtls.enabled (not $metrics.mtls.name) (not .tls.ca.cert) -}}
     {{- $faults = append $faults "tls.ca.cert: is empty: hubble.metrics.tls.server.mtls needs the authority of its clients" -}}
+  {{- end -}}
+  {{- if and .upgradeCompatibility (semverCompare "<1.12-0" .upgradeCompatibility) -}}
+    {{- $faults = append $faults "upgradeCompatibility: defaults of versions before 1.12 are not kept: leave it out, and set the values that must not change" -}}
   {{- end -}}
   {{- range $key := list "agent" "operator" -}}
     {{- $extra := eq $key "agent" | ternary $values.extraEnv $values.operator.extraEnv -}}

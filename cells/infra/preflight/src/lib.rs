@@ -6,7 +6,8 @@
 //!
 //! Options are judged by the hive itself: it reads them from a folder as the agent does, so that the declarations and checks of
 //! the cells are the only source. Values are judged by the chart's own files: `values.schema.json` (names and types),
-//! `not-built.tsv` (features without an implementation) and `options.tsv` (values that are copied to options).
+//! `not-built.tsv` (features without an implementation), `removed.tsv` (values of previous versions of Cilium) and `options.tsv`
+//! (values that are copied to options).
 //!
 //! ```
 //! use hive::Hive;

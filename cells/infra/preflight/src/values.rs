@@ -12,12 +12,16 @@ use crate::schema::{Fault, FaultKind, faults, join};
 
 pub(crate) const SCHEMA: &str = include_str!("../../../../helm/apiary/values.schema.json");
 const NOT_BUILT: &str = include_str!("../../../../helm/apiary/not-built.tsv");
+const REMOVED: &str = include_str!("../../../../helm/apiary/removed.tsv");
 const OPTIONS: &str = include_str!("../../../../helm/apiary/options.tsv");
 
 /// The value that has options as members.
 const EXTRA: &str = "extraConfig";
-/// The beginning of the description of a value that the schema accepts without an effect.
-const NOT_BUILT_MARK: &str = "Not built";
+/// The beginning of the description of a value that the schema accepts without an effect, and the reason.
+const MARKS: [(&str, &str); 2] = [
+    ("Not built", "belongs to a feature that is not built, and whose switch is off"),
+    ("Removed", "is no value of Cilium 1.20"),
+];
 
 /// Judges the values of a file; the hive has the options that are copies of values.
 pub fn judge_values(values: &Value, program: Program<'_>) -> Result<Judged, Error> {
@@ -36,15 +40,19 @@ pub fn judge_values(values: &Value, program: Program<'_>) -> Result<Judged, Erro
     let by_option: BTreeMap<&str, &Finding> = findings.iter().map(|f| (f.key.as_str(), f)).collect();
 
     let context = Context { faults: faults(&schema, values), schema: &schema, copies: &copies, by_option };
-    let not_built = rows(NOT_BUILT, "not-built.tsv")?;
-    let wanted =
-        not_built.iter().filter(|[path, off, _]| at(values, path).is_some_and(|value| is_on(value, off)));
-    let wanted: Vec<(&str, &str)> = wanted.map(|[path, _, remedy]| (*path, *remedy)).collect();
+    let not_built = rows(NOT_BUILT, "not-built.tsv")?.into_iter().map(|row| (row, "is not built"));
+    let removed = rows(REMOVED, "removed.tsv")?.into_iter().map(|row| (row, "is no value of Cilium 1.20"));
+    let is_requested = |path: &str, off: &str| at(values, path).is_some_and(|value| is_on(value, off));
+    let requested: Vec<(&str, String)> = not_built
+        .chain(removed)
+        .filter(|([path, off, _], _)| is_requested(path, off))
+        .map(|([path, _, remedy], reason)| (path, format!("{reason}: {remedy}")))
+        .collect();
     let mut judged = Vec::new();
     for (path, value) in leaves(values) {
-        let within = |(row, remedy): &(&str, &str)| is_below(&path, row).then(|| (*remedy).to_owned());
-        let (outcome, reason) = match wanted.iter().find_map(within) {
-            Some(remedy) => (Outcome::Refused, format!("is not built: {remedy}")),
+        let within = |(row, reason): &(&str, String)| is_below(&path, row).then(|| reason.clone());
+        let (outcome, reason) = match requested.iter().find_map(within) {
+            Some(reason) => (Outcome::Refused, reason),
             None => context.judge(&path),
         };
         judged.push(Finding { key: path, value, outcome, reason });
@@ -98,16 +106,15 @@ impl Context<'_> {
             }
             Some((key, Some(finding))) => (finding.outcome, format!("option {key}: {}", finding.reason)),
             Some((key, None)) => (Outcome::Effective, format!("leaves option {key} at its default")),
-            None if self.is_not_built(path) => (
-                Outcome::Ignored,
-                "belongs to a feature that is not built, and whose switch is off".to_owned(),
-            ),
-            None => (Outcome::Effective, "the templates of the chart use it".to_owned()),
+            None => match self.reason_to_ignore(path) {
+                Some(reason) => (Outcome::Ignored, reason.to_owned()),
+                None => (Outcome::Effective, "the templates of the chart use it".to_owned()),
+            },
         }
     }
 
-    /// Whether the schema accepts a value only because its feature is off.
-    fn is_not_built(&self, path: &str) -> bool {
+    /// Returns why a value that the schema accepts has no effect.
+    fn reason_to_ignore(&self, path: &str) -> Option<&'static str> {
         let mut schema = self.schema;
         for name in path.split('.') {
             let Some(inner) = schema.get("properties").and_then(|properties| properties.get(name)) else {
@@ -115,7 +122,8 @@ impl Context<'_> {
             };
             schema = inner;
         }
-        schema["description"].as_str().is_some_and(|text| text.starts_with(NOT_BUILT_MARK))
+        let description = schema["description"].as_str()?;
+        MARKS.iter().find(|(mark, _)| description.starts_with(mark)).map(|(_, reason)| *reason)
     }
 }
 
@@ -139,10 +147,26 @@ fn is_below(path: &str, of: &str) -> bool {
     path.strip_prefix(of).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// Whether a value requests a feature, as the template that refuses it decides.
+/// Whether a value requests a feature, as the template that refuses it decides: `off` are the texts, separated by `|`, of those
+/// that do not.
 fn is_on(value: &Value, off: &str) -> bool {
-    let text = plain(value);
-    !(text.is_empty() || text == off)
+    let text = go_text(value);
+    !(text.is_empty() || off.split('|').any(|off| off == text))
+}
+
+/// Returns a value as `toString` of a template prints it.
+fn go_text(value: &Value) -> String {
+    let spaced = |items: Vec<String>| items.join(" ");
+    match value {
+        Value::Null => String::new(),
+        Value::Array(items) => format!("[{}]", spaced(items.iter().map(go_text).collect())),
+        Value::Object(members) => {
+            let members: BTreeMap<&String, &Value> = members.iter().collect();
+            let member = |(name, value): (&String, &Value)| format!("{name}:{}", go_text(value));
+            format!("map[{}]", spaced(members.into_iter().map(member).collect()))
+        }
+        _ => plain(value),
+    }
 }
 
 /// Returns the option that a value becomes, as the templates print it; none if there is no key.
@@ -240,6 +264,23 @@ mod tests {
             (
                 json!({"vtep": {"enabled": false}}),
                 "vtep.enabled=false Ignored: belongs to a feature that is not built",
+            ),
+            (json!({"synchronizeK8sNodes": true}), "synchronizeK8sNodes=true Ignored: belongs to a feature"),
+            (
+                json!({"authentication": {"mutual": {"spire": {"annotations": {}}}}}),
+                "authentication.mutual.spire.annotations={} Ignored: belongs to a feature",
+            ),
+            (
+                json!({"prometheus": {"controllerGroupMetrics": ["all"]}}),
+                "prometheus.controllerGroupMetrics=[\"all\"] Ignored: belongs to a feature",
+            ),
+            (
+                json!({"externalIPs": {"enabled": true}}),
+                "externalIPs.enabled=true Refused: is no value of Cilium 1.20: set kubeProxyReplacement true",
+            ),
+            (
+                json!({"externalIPs": {"enabled": false}}),
+                "externalIPs.enabled=false Ignored: is no value of Cilium 1.20",
             ),
             (
                 json!({"loadBalancer": {"mode": "snat"}}),

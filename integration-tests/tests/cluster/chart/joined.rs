@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use cluster_stage::{StageOptions, User};
@@ -14,7 +14,7 @@ use k8s_types::schema::custom_resource_definitions;
 use serde_json::{Value, json};
 use test_kit::{Process, require_root, try_wait_until, wait_until};
 
-use super::{config, helm, render, require_helm, root};
+use super::{config, helm, objects, render, require_helm, root};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -165,20 +165,52 @@ fn validate_policies(cluster: &Cluster) {
     }
 }
 
+/// Runs a command of helm for a release `second` of the chart, which asks the server and changes nothing.
+fn try_second_release(cluster: &Cluster, verb: &str, words: &[&str]) -> Output {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = cluster.node.host().command(helm().unwrap());
+    command
+        .args([verb, "--dry-run=server", "second", "helm/apiary", "--namespace", "second"])
+        .args(words)
+        .current_dir(root())
+        .env("KUBECONFIG", cluster.gate.kubeconfig(User::Admin).unwrap())
+        .envs(["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"].map(|name| (name, home.path())))
+        .output()
+        .unwrap()
+}
+
+/// `k8sServiceHost: auto` is the address that kubeadm has written for nodes that join.
+fn find_api_server(cluster: &Cluster) {
+    let words = ["--set=k8sServiceHost=auto", "--show-only=templates/operator-deployment.yaml"];
+    let render = || try_second_release(cluster, "template", &words);
+    let refused = String::from_utf8(render().stderr).unwrap();
+    assert!(refused.contains("k8sServiceHost: auto needs a ConfigMap cluster-info"), "{refused}");
+    for (server, host, port) in
+        [("192.0.2.7:6443", "192.0.2.7", "6443"), ("[fd00::7]:8443/", "fd00::7", "8443")]
+    {
+        let kubeconfig =
+            json!({"clusters": [{"cluster": {"server": format!("https://{server}")}}]}).to_string();
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"kubeconfig": kubeconfig},
+            "metadata": {"name": "cluster-info", "namespace": "kube-public"}});
+        cluster.stage.apply(&map.to_string()).unwrap();
+        let output = render();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let deployment = objects(&text)["Deployment/cilium-operator"].clone();
+        let env = &deployment["spec"]["template"]["spec"]["containers"][0]["env"];
+        let value = |name: &str| {
+            let found = env.as_array().unwrap().iter().find(|variable| variable["name"] == name);
+            found.map(|variable| variable["value"].as_str().unwrap().to_owned())
+        };
+        assert_eq!(value("KUBERNETES_SERVICE_HOST").as_deref(), Some(host), "{server}");
+        assert_eq!(value("KUBERNETES_SERVICE_PORT").as_deref(), Some(port), "{server}");
+    }
+}
+
 /// A second release is refused by the name of the first one.
 fn install_second_release(cluster: &Cluster) {
     let install = || {
-        let home = tempfile::tempdir().unwrap();
-        let mut command = cluster.node.host().command(helm().unwrap());
-        let output = command
-            .args(["install", "--dry-run=server", "second", "helm/apiary", "--namespace", "second"])
-            .current_dir(root())
-            .env("KUBECONFIG", cluster.gate.kubeconfig(User::Admin).unwrap())
-            .env("HELM_CACHE_HOME", home.path())
-            .env("HELM_CONFIG_HOME", home.path())
-            .env("HELM_DATA_HOME", home.path())
-            .output()
-            .unwrap();
+        let output = try_second_release(cluster, "install", &[]);
         assert!(!output.status.success());
         String::from_utf8(output.stderr).unwrap()
     };
@@ -323,6 +355,7 @@ fn join(values: &Value) -> [BTreeSet<Right>; 2] {
     if cluster.node.config.get("external-envoy-proxy").is_some_and(|value| value == "true") {
         copy_secret(&cluster);
         read_dashboard(&cluster);
+        find_api_server(&cluster);
         install_second_release(&cluster);
     }
 

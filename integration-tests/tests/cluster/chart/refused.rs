@@ -15,12 +15,14 @@ fn values_of_another_type_or_name_are_refused_by_path() {
     for (path, value, expected) in [
         ("ipv4.enabled", json!("yes"), "at '/ipv4/enabled': got string, want boolean"),
         ("ipv4.enable", json!(true), "at '/ipv4': additional properties 'enable' not allowed"),
+        ("ciliumEndpointSlices", json!(true), "additional properties 'ciliumEndpointSlices' not allowed"),
+        ("tls.caBundles", json!(true), "at '/tls': additional properties 'caBundles' not allowed"),
         (
-            "enableCiliumEndpointSlice",
+            "securityContext.allowPrivilegeEscalation",
             json!(true),
-            "additional properties 'enableCiliumEndpointSlice' not allowed",
+            "at '/securityContext/allowPrivilegeEscalation'",
         ),
-        ("tunnel", json!("vxlan"), "additional properties 'tunnel' not allowed"),
+        ("extraHostPathMounts", json!([{"name": "a"}]), "at '/extraHostPathMounts/0': missing properties"),
         ("cluster.id", json!("one"), "at '/cluster/id': got string, want integer"),
         ("cluster.id", json!(512), "at '/cluster/id': maximum: got 512, want 511"),
         ("cluster.name", json!(""), "at '/cluster/name': '' does not match pattern"),
@@ -146,6 +148,8 @@ fn combinations_that_cannot_work_are_refused_by_path_all_at_once() {
             "standaloneDnsProxy.serverPort: is dnsProxy.proxyPort, too",
         ),
         (json!({"k8sServiceHost": "api"}), "k8sServiceHost: needs k8sServicePort"),
+        (json!({"k8sServiceHost": "auto"}), "k8sServiceHost: auto needs a ConfigMap cluster-info"),
+        (json!({"upgradeCompatibility": "1.11"}), "upgradeCompatibility: defaults of versions before 1.12"),
         (json!({"k8sServicePort": 6443}), "k8sServiceHost: needs k8sServicePort"),
         (
             json!({"k8sServicePort": 6443, "k8sServiceHost": "a", "k8sServiceHostRef": {"name": "a", "key": "b"}}),
@@ -207,32 +211,42 @@ fn combinations_that_cannot_work_are_refused_by_path_all_at_once() {
     }
 }
 
-/// Each row of the table, set to what asks for the feature and to what does not.
+/// Each row of the tables, set to what asks for the feature and to what does not.
 #[test]
-fn values_of_features_that_are_not_built_are_refused_with_what_to_do_instead() {
+fn values_of_features_that_are_not_built_and_of_other_versions_are_refused_with_what_to_do_instead() {
     require_helm!();
-    let table = std::fs::read_to_string(root().join("helm/apiary/not-built.tsv")).unwrap();
-    let rows: Vec<Vec<&str>> =
-        table.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t').collect()).collect();
-    let (mut asked, mut idle) = (json!({}), json!({}));
-    for row in &rows {
-        let [path, off, instead] = row[..] else { panic!("{row:?}") };
-        assert!(!instead.is_empty());
-        let value = match off {
-            "false" => json!(true),
-            _ => json!("x"),
-        };
-        merge(&mut asked, at(path, value));
-        if off != "-" {
-            merge(&mut idle, at(path, serde_json::from_str(off).unwrap_or(json!(off))));
+    let (mut asked, mut idle, mut expected) = (json!({}), json!({}), Vec::new());
+    for (file, reason) in [("not-built.tsv", "is not built"), ("removed.tsv", "is no value of Cilium 1.20")] {
+        let table = std::fs::read_to_string(root().join("helm/apiary").join(file)).unwrap();
+        for line in table.lines().filter(|line| !line.starts_with('#')) {
+            let columns: Vec<&str> = line.split('\t').collect();
+            let [path, off, instead] = columns[..] else { panic!("{line:?}") };
+            assert!(!instead.is_empty());
+            let value = match off {
+                "false" => json!(true),
+                _ => json!("x"),
+            };
+            merge(&mut asked, at(path, value));
+            if off != "-" {
+                merge(&mut idle, at(path, idle_value(off.split('|').next().unwrap())));
+            }
+            expected.push(format!("{path}: {reason}: {instead}"));
         }
     }
     let error = render(&asked).unwrap_err();
-    for row in &rows {
-        let line = format!("{}: is not built: {}", row[0], row[2]);
+    for line in expected {
         assert!(error.contains(&line), "{line}\nis not in\n{error}");
     }
     render(&idle).unwrap_or_else(|error| panic!("values that ask for nothing: {error}"));
+}
+
+/// Returns a value of which a template prints this text.
+fn idle_value(text: &str) -> Value {
+    match text.strip_prefix('[').and_then(|text| text.strip_suffix(']')) {
+        Some(items) => json!(items.split_whitespace().collect::<Vec<_>>()),
+        None if text == "map[]" => json!({}),
+        None => serde_json::from_str(text).unwrap_or(json!(text)),
+    }
 }
 
 fn merge(into: &mut Value, from: Value) {
