@@ -24,27 +24,6 @@ pub(crate) fn direct() -> NodeConfig {
 /// The backend, a pod of the other node.
 pub(crate) const BACKEND: Pod = Pod { ipv4: REMOTE_V4, ipv6: REMOTE_V6, ..A };
 
-impl Family {
-    /// Bytes by which the option makes the header longer.
-    pub(crate) fn option_len(self) -> usize {
-        if self == Self::V4 { 8 } else { 24 }
-    }
-
-    /// The option that names a frontend; that of IPv6 is in a header of its own before one of this protocol.
-    pub(crate) fn option(self, frontend: SocketAddr, protocol: u8) -> Vec<u8> {
-        let port = frontend.port();
-        match frontend.ip() {
-            IpAddr::V4(ip) => {
-                let [a, b, c, d] = ip.octets();
-                [&[0x9a, 8][..], &port.to_le_bytes(), &[d, c, b, a]].concat()
-            }
-            IpAddr::V6(ip) => {
-                [&[protocol, 2, 0x1b, 20][..], &ip.octets(), &port.to_be_bytes(), &[0, 0]].concat()
-            }
-        }
-    }
-}
-
 /// The option in a frame, and the frame without it.
 pub(crate) fn without_option(family: Family, outcome: &Outcome) -> (Vec<u8>, Vec<u8>) {
     let (mac, packet) = outcome.packet.split_at(14);

@@ -10,20 +10,9 @@ use crate::uplink::routed;
 use anyhow::Result;
 use datapath_abi::{NodeConfig, dsr, identity};
 use datapath_object::FROM_OVERLAY;
-use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 use test_kit::{NetNs, try_wait_until};
-
-impl Family {
-    /// The option of the tunnel.
-    pub(crate) fn tunnel_option(self, frontend: SocketAddr) -> Vec<u8> {
-        let (len, address) = match frontend.ip() {
-            IpAddr::V4(ip) => (2, ip.octets().to_vec()),
-            IpAddr::V6(ip) => (5, ip.octets().to_vec()),
-        };
-        [&[0x01, 0x4b, 0x81, len][..], &address, &frontend.port().to_be_bytes(), &[0, 0]].concat()
-    }
-}
 
 fn by_tunnel() -> NodeConfig {
     NodeConfig {

@@ -3,7 +3,7 @@
 use crate::kit::*;
 use crate::l4::*;
 use crate::nodeport::*;
-use crate::nodeport_remote::{Entry, assert_time_exceeded, native, with_hops};
+use crate::nodeport_remote::{Entry, assert_time_exceeded, with_hops};
 use crate::packet::checksum;
 use crate::service::*;
 use crate::xdp::{self, GATEWAY_MAC, MTU, UPLINK_MAC, XDP_TX, cases, datagram};
@@ -17,28 +17,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 use test_kit::{NetNs, try_wait_until};
 
-/// The devices that add outer headers; test runs do not send.
-const DEVICES: [u32; 2] = [71, 72];
-
-pub(crate) fn by_ipip() -> NodeConfig {
-    NodeConfig {
-        dsr: dsr::ALL,
-        dsr_dispatch: dsr::dispatch::IPIP,
-        ipip_ifindex_ipv4: DEVICES[0],
-        ipip_ifindex_ipv6: DEVICES[1],
-        ..native()
-    }
-}
+use crate::entry::IPIP_DEVICES;
+pub(crate) use crate::entry::by_ipip;
 
 fn by_xdp() -> NodeConfig {
     NodeConfig { before_services: before_services::XDP, ..by_ipip() }
-}
-
-impl Family {
-    /// The protocol of outer headers, and their length.
-    pub(crate) fn outer(self) -> (u8, usize) {
-        if self == Family::V4 { (4, 20) } else { (41, 40) }
-    }
 }
 
 /// Source, destination and content of an outer header, of which every field must be right.
@@ -62,7 +45,7 @@ pub(crate) fn unwrapped(family: Family, packet: &[u8]) -> ((IpAddr, IpAddr), Vec
 #[test]
 fn a_request_keeps_the_frontend_and_leaves_by_the_device_of_outer_headers() -> Result<()> {
     test_kit::require_root!();
-    for (family, device) in FAMILIES.into_iter().zip(DEVICES) {
+    for (family, device) in FAMILIES.into_iter().zip(IPIP_DEVICES) {
         for protocol in [TCP, UDP, SCTP] {
             let mut entry = Entry::new(&by_ipip(), family, protocol)?;
             let client = entry.client(CLIENT_PORT);

@@ -404,6 +404,12 @@ impl Datapath {
         self.clear::<40, 4>("cilium_ipv6_frag_datagrams")
     }
 
+    /// Forgets translations of sources.
+    pub(crate) fn forget_translations(&mut self) -> Result<()> {
+        self.clear::<14, 40>("cilium_snat_v4_external")?;
+        self.clear::<38, 56>("cilium_snat_v6_external")
+    }
+
     fn clear<const K: usize, const V: usize>(&mut self, map: &str) -> Result<()> {
         let mut rows = HashMap::<_, [u8; K], [u8; V]>::try_from(self.map(map)?)?;
         let keys = rows.keys().collect::<Result<Vec<_>, _>>()?;

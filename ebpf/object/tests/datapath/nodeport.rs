@@ -8,15 +8,12 @@ use crate::uplink::routed;
 use anyhow::{Context as _, Result};
 use datapath_abi::{NodeConfig, direction, drop, identity, lb_backend_state, lb_flag, lb_flag2, mark};
 use datapath_object::{FROM_CONTAINER, FROM_NETDEV, TO_NETDEV};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use test_kit::NetNs;
 
+pub(crate) use crate::entry::{BACKEND_PORT, DEVICE, NODE_PORT, ROUTER_MAC};
+
 pub(crate) const CLIENT_PORT: u16 = 41000;
-pub(crate) const BACKEND_PORT: u16 = 8080;
-/// MAC addresses of a device of the node and of its router.
-pub(crate) const DEVICE: [u8; 6] = [2, 0, 0, 0, 0, 0xd1];
-pub(crate) const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xd2];
-pub(crate) const NODE_PORT: u8 = lb_flag::NODE_PORT | lb_flag::ROUTABLE;
 
 fn bypassing() -> NodeConfig {
     NodeConfig { nodeport: 1, ..host_routing_config() }
@@ -33,11 +30,6 @@ impl Family {
 
     fn a(self, port: u16) -> SocketAddr {
         SocketAddr::new(self.client().ip(), port)
-    }
-
-    pub(crate) fn host(self, port: u16) -> SocketAddr {
-        let ip = if self == Family::V4 { IpAddr::from(HOST_V4) } else { HOST_V6.into() };
-        SocketAddr::new(ip, port)
     }
 }
 

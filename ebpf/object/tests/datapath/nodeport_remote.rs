@@ -13,35 +13,10 @@ use datapath_abi::{
     identity, ipcache_flag, ipv4_word, ipv6_words, mark, tuple_flag,
 };
 use datapath_object::{FROM_NETDEV, TO_NETDEV, TO_OVERLAY};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use test_kit::NetNs;
 
-const MIN_PORT: u16 = 32768;
-const ROUTER_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-
-pub(crate) fn native() -> NodeConfig {
-    NodeConfig { nodeport: 1, snat_min_port: MIN_PORT, host_routing: 0, sctp: 1, ..default_config() }
-}
-
-pub(crate) fn tunnel() -> NodeConfig {
-    // The device that packets of the tunnel come by is that of test runs.
-    NodeConfig { nodeport: 1, snat_min_port: MIN_PORT, sctp: 1, tunnel_ifindex: IFINDEX, ..tunnel_config() }
-}
-
-impl Family {
-    pub(crate) fn remote(self) -> SocketAddr {
-        SocketAddr::new(if self == Family::V4 { REMOTE[0] } else { REMOTE[1] }, BACKEND_PORT)
-    }
-
-    pub(crate) fn router(self, port: u16) -> SocketAddr {
-        let ip = if self == Family::V4 { IpAddr::from(ROUTER_V4) } else { ROUTER.into() };
-        SocketAddr::new(ip, port)
-    }
-
-    pub(crate) fn other_node(self) -> IpAddr {
-        if self == Family::V4 { [192, 0, 2, 7].into() } else { "2001:db8::7".parse().unwrap() }
-    }
-}
+pub(crate) use crate::entry::{MIN_PORT, native, tunnel};
 
 /// A node, with its routes, that has only a backend of another node.
 pub(crate) struct Entry {

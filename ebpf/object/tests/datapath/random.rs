@@ -115,35 +115,35 @@ fn is_ipv4(frame: &[u8]) -> bool {
     frame[12..ETHERNET] == [0x08, 0]
 }
 
-fn hops(frame: &[u8]) -> u8 {
+pub(crate) fn hops(frame: &[u8]) -> u8 {
     frame[if is_ipv4(frame) { 22 } else { 21 }]
 }
 
 /// The part of a datagram in a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Piece {
+pub(crate) enum Piece {
     Whole,
     First,
     Later,
 }
 
 /// The properties that all fragments of a datagram share.
-type Datagram = (IpAddr, IpAddr, u32, u8);
+pub(crate) type Datagram = (IpAddr, IpAddr, u32, u8);
 
 /// An IP header with its extensions, of any number.
 #[derive(Clone, Copy, Debug)]
-struct Header<'a> {
-    source: IpAddr,
-    destination: IpAddr,
-    protocol: u8,
-    piece: Piece,
-    datagram: Datagram,
+pub(crate) struct Header<'a> {
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
+    pub(crate) protocol: u8,
+    pub(crate) piece: Piece,
+    pub(crate) datagram: Datagram,
     /// The packet after the headers.
-    rest: &'a [u8],
+    pub(crate) rest: &'a [u8],
 }
 
 /// Reads a header as receivers do; `None` for one that is cut.
-fn header(packet: &[u8], is_ipv4: bool) -> Option<Header<'_>> {
+pub(crate) fn header(packet: &[u8], is_ipv4: bool) -> Option<Header<'_>> {
     let word = |at: usize| Some(u16::from_be_bytes([*packet.get(at)?, *packet.get(at + 1)?]));
     if is_ipv4 {
         let address = |at: usize| -> Option<IpAddr> {
@@ -198,14 +198,14 @@ type Flow = (IpAddr, IpAddr, u8, [u16; 2]);
 
 /// The part of a transport header that decides: protocol, type and code of ICMP, ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Transport {
+pub(crate) struct Transport {
     protocol: u8,
     icmp: Option<[u8; 2]>,
-    ports: [u16; 2],
+    pub(crate) ports: [u16; 2],
 }
 
 /// Reads a transport header; `None` for one that is cut.
-fn transport(protocol: u8, rest: &[u8], is_ipv4: bool) -> Option<Transport> {
+pub(crate) fn transport(protocol: u8, rest: &[u8], is_ipv4: bool) -> Option<Transport> {
     let word = |at: usize| Some(u16::from_be_bytes([*rest.get(at)?, *rest.get(at + 1)?]));
     let (request, reply, icmp) = if is_ipv4 { (8, 0, 1) } else { (128, 129, 58) };
     Some(match protocol {

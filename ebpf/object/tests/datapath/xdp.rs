@@ -12,100 +12,21 @@ use crate::uplink::{UPLINK, routed};
 use anyhow::{Context as _, Result};
 use datapath_abi::mark::xdp_transfer::NO_SERVICE;
 use datapath_abi::{
-    DIRECT_ROUTING, MAGLEV_TEMPLATE_SIZE, MasqueradeAddresses, NodeConfig, Pod as Plain, PrefilterKey4,
-    PrefilterKey6, before_services, direction, drop, dsr, ipv4_word, ipv6_words, lb_flag, lb_flag2, metric,
+    MAGLEV_TEMPLATE_SIZE, NodeConfig, Pod as Plain, PrefilterKey4, PrefilterKey6, before_services, direction,
+    drop, dsr, ipv4_word, ipv6_words, lb_flag, lb_flag2, metric,
 };
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use test_kit::NetNs;
 
-/// Verdicts (linux/bpf.h, `enum xdp_action`).
-const XDP_DROP: u32 = 1;
-const XDP_PASS: u32 = 2;
-pub(crate) const XDP_TX: u32 = 3;
-const XDP_REDIRECT: u32 = 4;
-
-/// The next hop of the routes.
-pub(crate) const GATEWAY_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
-/// The device of the routes.
-pub(crate) const UPLINK_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x40];
+pub(crate) use crate::entry::{
+    Entry, GATEWAY_MAC, UPLINK_MAC, XDP_DROP, XDP_PASS, XDP_REDIRECT, XDP_TX, text,
+};
 
 fn config() -> NodeConfig {
     NodeConfig { before_services: before_services::XDP, ..native() }
 }
 
-/// A node with a frontend and routes back to where clients are.
-pub(crate) struct Entry {
-    pub(crate) node: Node,
-    pub(crate) ns: NetNs,
-    family: Family,
-    protocol: u8,
-}
-
 impl Entry {
-    pub(crate) fn new(
-        config: &NodeConfig,
-        family: Family,
-        protocol: u8,
-        backends: &[SocketAddr],
-    ) -> Result<Self> {
-        let ns = routed()?;
-        ns.ip_batch(&format!(
-            "link set out0 address {}
-             neigh replace 203.0.113.9 lladdr {mac} dev out0 nud permanent
-             neigh replace 2001:db8:1::9 lladdr {mac} dev out0 nud permanent",
-            text(UPLINK_MAC),
-            mac = text(GATEWAY_MAC),
-        ))?;
-        let mut datapath = ns.run(|| Datapath::load_xdp(config, "out0"))?;
-        for ip in [IpAddr::from(HOST_V4), HOST_V6.into()] {
-            datapath.add_host(ip)?;
-        }
-        let row = MasqueradeAddresses {
-            ipv4: ipv4_word(HOST_V4),
-            ipv6: ipv6_words(HOST_V6),
-            ..MasqueradeAddresses::default()
-        };
-        datapath.put::<4, 64>("ep_masquerade", &DIRECT_ROUTING, &row)?;
-        let mut node = Node::on(datapath, family, protocol, backends)?;
-        node.set_flags(NODE_PORT, 0)?;
-        Ok(Self { node, ns, family, protocol })
-    }
-
-    pub(crate) fn remote(config: &NodeConfig, family: Family, protocol: u8) -> Result<Self> {
-        Self::new(config, family, protocol, &[family.remote()])
-    }
-
-    pub(crate) fn arrive(&self, packet: &[u8]) -> Result<Outcome> {
-        self.ns.run(|| self.node.datapath.run_xdp(UPLINK, &frame(DEVICE, ROUTER_MAC, packet)))
-    }
-
-    pub(crate) fn client(&self) -> SocketAddr {
-        SocketAddr::new(self.family.outside(), 50000)
-    }
-
-    pub(crate) fn request(&self, flags: u8) -> Vec<u8> {
-        segment(self.client(), self.family.vip(), self.protocol, flags)
-    }
-
-    /// The packet is left as it is, without metadata.
-    pub(crate) fn leaves(&self, packet: &[u8]) -> Result<()> {
-        let outcome = self.arrive(packet)?;
-        anyhow::ensure!((outcome.verdict, outcome.mark) == (XDP_PASS, 0), "{outcome:?}");
-        anyhow::ensure!(outcome.packet[14..] == *packet, "{outcome:?}");
-        Ok(())
-    }
-
-    /// The packet leaves by the device; what the next hop gets.
-    pub(crate) fn sends_back(&self, packet: &[u8]) -> Result<Outcome> {
-        let outcome = self.arrive(packet)?;
-        anyhow::ensure!(outcome.verdict == XDP_TX, "{:?}: {outcome:?}", self.family);
-        anyhow::ensure!(outcome.packet[..12] == [GATEWAY_MAC, UPLINK_MAC].concat(), "{outcome:?}");
-        let hops = outcome.packet[if self.family == Family::V4 { 22 } else { 21 }];
-        anyhow::ensure!(hops == 63, "{outcome:?}");
-        Ok(outcome)
-    }
-
     fn drops(&mut self, packet: &[u8], reason: u8) -> Result<()> {
         let datapath = &mut self.node.datapath;
         let before = datapath.counted(reason, direction::INGRESS)?;
@@ -115,10 +36,6 @@ impl Entry {
         anyhow::ensure!(after == before + 1, "not dropped for {reason}");
         Ok(())
     }
-}
-
-fn text(mac: [u8; 6]) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 pub(crate) fn cases(mut test: impl FnMut(Family, u8) -> Result<()>) -> Result<()> {
@@ -364,6 +281,16 @@ fn direct_server_return_names_the_frontend() -> Result<()> {
             let largest = MTU - family.option_len();
             entry.sends_back(&datagram(family, largest))?;
             entry.leaves(&datagram(family, largest + 1))?;
+            // The length that the header claims, which the option adds to, counts as well as what has arrived.
+            for (claimed, leaves) in [(largest as u16, false), (largest as u16 + 1, true), (u16::MAX, true)] {
+                let mut packet = datagram(family, largest - 8);
+                let (at, claimed) = match family {
+                    Family::V4 => (2, claimed),
+                    Family::V6 => (4, claimed - 40),
+                };
+                packet[at..at + 2].copy_from_slice(&claimed.to_be_bytes());
+                if leaves { entry.leaves(&packet)? } else { drop(entry.sends_back(&packet)?) }
+            }
         }
         Ok(())
     })

@@ -177,7 +177,11 @@ fn route<F: Place>(raw: *mut Context, request: &mut Packet<F::Address>, is_direc
     if is_direct {
         request.source = request.flow.source;
         if dsr::names_frontend(&request.flow) {
-            len = len.saturating_add(F::OPTION_LEN);
+            let Some(header) = F::header(skb) else { return LEFT };
+            // SAFETY: `header` checked the bounds; nothing is written while this borrow is used.
+            let claimed = F::length(unsafe { &*header });
+            // A header that claims more than has arrived must not overflow by the option.
+            len = if claimed > len { claimed } else { len }.saturating_add(F::OPTION_LEN);
         }
     }
     match hop::exit::<F>(skb, request.source, backend, len) {
