@@ -88,6 +88,8 @@ pub(crate) async fn follow(endpoints: &Endpoints, objects: &Objects) {
                 fetches.add(endpoints, objects, id);
             }
         }
+        // A snapshot that waits keeps replaced rows of all tables allocated.
+        drop((snapshot, pod_changes, namespace_changes, row_changes));
         tokio::select! {
             () = pod_watch.changed() => {}
             () = namespace_watch.changed() => {}
