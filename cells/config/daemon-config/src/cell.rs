@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use api::{Operation, Request, Response, Route};
 use api_models::{DaemonConfigurationSpec, MasqueradeProtocols, rfc3339};
 use big_tcp::{BigTcp, Limits};
+use config_sources::ClusterConfig;
 use devices::Device;
 use hive::Settings;
 use hive::config::FlagValue as _;
@@ -81,7 +82,10 @@ pub fn cell() -> Cell {
     module("daemonconfig", "The configuration in force", cells)
 }
 
-fn register_features(metrics: Arc<Metrics>, settings: Arc<Settings>) {
+fn register_features(metrics: Arc<Metrics>, settings: Arc<Settings>, objects: Arc<Table<ClusterConfig>>) {
+    let help = "Whether a CiliumNodeConfig has options for this node";
+    let is_on = move || ClusterConfig::has_node_config(&objects);
+    metrics.register_feature("adv_connect_and_lb_cilium_node_config_enabled", help, is_on);
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     features::register(&metrics, &settings, release.trim_end());
 }

@@ -47,7 +47,19 @@ fn choices(value: impl Fn(&str) -> String, release: &str) -> Vec<Choice> {
     let kernel: String = release.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
     let of = |name, help, labels| Choice { name, help, labels };
     let mode = |value| vec![("mode", value)];
-    vec![
+    let envoy = match (&*value("enable-l7-proxy"), &*value("external-envoy-proxy"), &*value("envoy-binary")) {
+        ("true", "true", _) => Some("standalone"),
+        ("true", _, binary) if !binary.is_empty() => Some("embedded"),
+        _ => None,
+    };
+    let envoy = envoy.map(|kind| {
+        of(
+            "feature_adv_connect_and_lb_envoy_proxy_enabled",
+            "The Envoy that gets policies: one of its own, or one that the agent starts",
+            mode(kind.to_owned()),
+        )
+    });
+    let others = [
         of(
             "feature_controlplane_identity_allocation",
             "Where identities are allocated",
@@ -75,7 +87,8 @@ fn choices(value: impl Fn(&str) -> String, release: &str) -> Vec<Choice> {
         ),
         of("feature_datapath_kernel_version", "Version of the kernel", vec![("version", kernel)]),
         of("feature_datapath_network", "How packets travel between nodes", mode(network)),
-    ]
+    ];
+    envoy.into_iter().chain(others).collect()
 }
 
 /// Registers the metrics.
@@ -103,6 +116,9 @@ mod tests {
                 "identity-allocation-mode" => "kvstore",
                 "ipam" => "cluster-pool",
                 "cni-chaining-mode" => "none",
+                "enable-l7-proxy" => "true",
+                "external-envoy-proxy" => "false",
+                "envoy-binary" => "cilium-envoy",
                 "datapath-mode" => "veth",
                 "enable-ipv4" => "true",
                 "enable-ipv6" => "false",
@@ -120,6 +136,7 @@ mod tests {
             })
             .collect();
         let expected = [
+            "feature_adv_connect_and_lb_envoy_proxy_enabled mode=embedded",
             "feature_controlplane_identity_allocation mode=kvstore",
             "feature_controlplane_ipam mode=cluster-pool",
             "feature_datapath_chaining_enabled mode=none",
@@ -139,5 +156,12 @@ mod tests {
             _ => String::new(),
         };
         assert_eq!(choices(hybrid, "7.1")[6].labels[0].1, "overlay-geneve");
+        let external = |key: &str| {
+            let is_on = ["enable-l7-proxy", "external-envoy-proxy"].contains(&key);
+            if is_on { "true" } else { "" }.to_owned()
+        };
+        assert_eq!(choices(external, "7.1")[0].labels, [("mode", "standalone".to_owned())]);
+        let none = |key: &str| if key == "enable-l7-proxy" { "true" } else { "" }.to_owned();
+        assert!(!choices(none, "7.1")[0].name.contains("envoy"), "without a binary there is no Envoy");
     }
 }

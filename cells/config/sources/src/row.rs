@@ -28,6 +28,12 @@ impl ClusterConfig {
         BY_NAME.query(key)
     }
 
+    /// Whether a CiliumNodeConfig has options for this node. Linear in the rows.
+    pub fn has_node_config(table: &Table<ClusterConfig>) -> bool {
+        let snapshot = table.snapshot();
+        table.all(&snapshot).any(|row| row.object.starts_with("CiliumNodeConfig "))
+    }
+
     /// Returns the effective row of each option, in order of the options' names.
     pub fn effective<'s>(table: &Table<ClusterConfig>, snapshot: &'s Snapshot) -> Vec<&'s ClusterConfig> {
         let mut best: BTreeMap<&str, &ClusterConfig> = BTreeMap::new();
@@ -119,5 +125,15 @@ mod tests {
             .collect();
         assert_eq!(counts, ["2", "3"]);
         assert_eq!(table.list(&snapshot, ClusterConfig::by_name("b")).count(), 2);
+    }
+
+    #[test]
+    fn a_node_config_is_found_beside_other_objects() {
+        let table: RwTable<ClusterConfig> = Db::new().table().unwrap();
+        let of = |kind: &str| ClusterConfig { object: format!("{kind} a/b"), ..row("mtu", kind, 1, "9000") };
+        table.transact(|w| w.insert(of("ConfigMap")));
+        assert!(!ClusterConfig::has_node_config(&table.reader()));
+        table.transact(|w| w.insert(of("CiliumNodeConfig")));
+        assert!(ClusterConfig::has_node_config(&table.reader()));
     }
 }

@@ -149,7 +149,7 @@ fn endpoints(
 ) -> anyhow::Result<Arc<Endpoints>> {
     let config = agent.config.get();
     let counts = Counts::default();
-    counts.register(&agent.metrics, targets.table.reader());
+    counts.register(&agent.metrics, targets.table.reader(), targets.policies.table());
     let configured = Options::default().with(SOURCE_IP_VERIFICATION, config.enable_source_ip_verification);
     let defaults = Defaults::new(configured, agent.options);
     let filter = Arc::new(config.filter()?);

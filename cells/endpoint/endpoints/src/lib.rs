@@ -59,7 +59,7 @@ pub use links::{Link, Links, kernel_links};
 pub use model::endpoint::Endpoint;
 pub use model::error;
 pub use model::id::{EndpointId, Name};
-pub use model::log::{Change, Code, Log};
+pub use model::log::{Change, Code, Component, Log};
 pub use model::mac::Mac;
 pub use model::op_labels::OpLabels;
 pub use model::options::{BadOption, Options};

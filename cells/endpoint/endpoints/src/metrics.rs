@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use metrics::Metrics;
+use policy::{EndpointPolicy, RealizationState};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -14,6 +15,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use statedb::Table;
 
 use crate::model::endpoint::Endpoint;
+use crate::model::log::{Code, Component};
 use crate::model::state::State;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -111,7 +113,12 @@ impl Counts {
         self.durations.get_or_create(&Phase { phase }).set(took.as_secs_f64());
     }
 
-    pub(crate) fn register(&self, metrics: &Metrics, table: Table<Endpoint>) {
+    pub(crate) fn register(
+        &self,
+        metrics: &Metrics,
+        endpoints: Table<Endpoint>,
+        policies: Table<EndpointPolicy>,
+    ) {
         metrics.register(
             "endpoint_regenerations_total",
             "Count of all endpoint regenerations that have completed, tagged by outcome",
@@ -137,12 +144,15 @@ impl Counts {
             "Time between the request for an endpoint and the event of its pod from the API server, of the last endpoint",
             self.event_lag.clone(),
         );
-        metrics.register_collector(States(table));
+        metrics.register_collector(States { endpoints, policies });
     }
 }
 
-/// The number of endpoints by state, read from the table at a scrape.
-struct States(Table<Endpoint>);
+/// The number of endpoints by state and by the status of their parts, read from the tables at a scrape.
+struct States {
+    endpoints: Table<Endpoint>,
+    policies: Table<EndpointPolicy>,
+}
 
 impl std::fmt::Debug for States {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -152,10 +162,11 @@ impl std::fmt::Debug for States {
 
 impl Collector for States {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let snapshot = self.0.snapshot();
-        let count = |state| self.0.all(&snapshot).filter(|endpoint| endpoint.state == state).count() as i64;
+        let snapshot = self.endpoints.snapshot();
+        let endpoints = || self.endpoints.all(&snapshot);
+        let count = |state| endpoints().filter(|endpoint| endpoint.state == state).count() as i64;
         let help = "Number of endpoints managed by this agent";
-        let all = ConstGauge::new(self.0.len(&snapshot) as i64);
+        let all = ConstGauge::new(self.endpoints.len(&snapshot) as i64);
         all.encode(encoder.encode_descriptor("endpoint", help, None, MetricType::Gauge)?)?;
         let help = "Count of all endpoints, tagged by different endpoint states";
         let mut family = encoder.encode_descriptor("endpoint_state", help, None, MetricType::Gauge)?;
@@ -163,7 +174,35 @@ impl Collector for States {
             let labels = [("endpoint_state", state.name())];
             ConstGauge::new(count(state)).encode(family.encode_family(&labels)?)?;
         }
+        let code = |endpoint: &Endpoint, component| match component {
+            // A policy changes without a regeneration, so the log does not have its status.
+            Component::Policy => {
+                let row = self.policies.get(&snapshot, EndpointPolicy::by_endpoint(endpoint.record.id))?;
+                policy_code(row)
+            }
+            Component::Bpf | Component::Other => endpoint.log.last_code(component),
+        };
+        let help = "Number of endpoints by the status of their components";
+        let name = "endpoint_component_status";
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for component in [Component::Bpf, Component::Other, Component::Policy] {
+            for status in [Code::Failure, Code::Ok, Code::Warning] {
+                let count = endpoints().filter(|endpoint| code(endpoint, component) == Some(status)).count();
+                let labels = [("status", status.name()), ("type", component.name())];
+                ConstGauge::new(count as i64).encode(family.encode_family(&labels)?)?;
+            }
+        }
         Ok(())
+    }
+}
+
+/// Returns the status of an endpoint's policy; `None` before its first one is in the kernel.
+fn policy_code(row: &EndpointPolicy) -> Option<Code> {
+    match row.state {
+        RealizationState::Realized => Some(Code::Ok),
+        // The kernel has the previous one until the next is written.
+        RealizationState::Pending => (row.realized > 0).then_some(Code::Ok),
+        RealizationState::Full | RealizationState::Conflict | RealizationState::Failed => Some(Code::Failure),
     }
 }
 
@@ -172,12 +211,17 @@ mod tests {
     use super::*;
     use std::time::SystemTime;
 
+    use policy::Subject;
+    use policy::testing::FakePolicies;
+
     #[test]
     fn metrics_have_ciliums_names_and_labels() {
         let metrics = Metrics::default();
-        let table = statedb::Db::new().table::<Endpoint>().unwrap();
+        let db = statedb::Db::new();
+        let table = db.table::<Endpoint>().unwrap();
         let counts = Counts::default();
-        counts.register(&metrics, table.reader());
+        let fake = FakePolicies::new(&db);
+        counts.register(&metrics, table.reader(), fake.policies().table());
         counts.regeneration("LabelsUpdate", true);
         counts.regeneration("LabelsUpdate", false);
         counts.took("total", true, Duration::from_millis(3));
@@ -203,5 +247,57 @@ mod tests {
         ] {
             assert!(text.lines().any(|have| have == line), "{line}\n{text}");
         }
+    }
+    #[test]
+    fn components_of_endpoints_are_counted_by_their_last_status() {
+        let (metrics, db) = (Metrics::default(), statedb::Db::new());
+        let table = db.table::<Endpoint>().unwrap();
+        let fake = FakePolicies::new(&db);
+        Counts::default().register(&metrics, table.reader(), fake.policies().table());
+        let now = SystemTime::UNIX_EPOCH;
+        let counts = || {
+            let text = metrics.text();
+            let count = |component: &str, status: &str| -> u32 {
+                let series =
+                    format!("cilium_endpoint_component_status{{status=\"{status}\",type=\"{component}\"}} ");
+                let found = text.lines().find_map(|line| line.strip_prefix(&series));
+                found.unwrap_or_else(|| panic!("{series}\n{text}")).parse().unwrap()
+            };
+            ["BPF", "Other", "Policy"]
+                .map(|component| ["OK", "Warning", "Failure"].map(|status| count(component, status)))
+        };
+        let upsert = |endpoint: &Endpoint| drop(table.transact(|txn| txn.insert(endpoint.clone())));
+        let endpoint = |id| Endpoint::created(crate::Record { id, ..crate::Record::default() }, now);
+        let (first, second) = (endpoint(7), endpoint(8));
+        upsert(&first);
+        upsert(&second);
+        assert_eq!(counts(), [[0; 3], [2, 0, 0], [0; 3]], "nothing is in the kernel");
+        for id in [7, 8] {
+            let labels = labels::LabelArray::default();
+            fake.policies().enforce(Subject {
+                endpoint: id,
+                identity: 300,
+                labels,
+                named_ports: Default::default(),
+            });
+            fake.realize(id);
+        }
+        let ready = |endpoint: &Endpoint| {
+            endpoint.identified("", now).triggered("LabelsUpdate", "", now).regenerated(now)
+        };
+        let (first, second) = (ready(&first), ready(&second));
+        upsert(&first);
+        upsert(&second);
+        assert_eq!(counts(), [[2, 0, 0]; 3]);
+        // Not a transition that there is.
+        let lost = first.enter(State::Regenerating, "", now);
+        upsert(&lost);
+        upsert(&second.triggered("LabelsUpdate", "", now).failed("no memory", now));
+        fake.fail(8, "no memory");
+        assert_eq!(counts(), [[1, 0, 1], [1, 1, 0], [1, 0, 1]]);
+        upsert(&ready(&lost));
+        upsert(&ready(&second));
+        fake.realize(8);
+        assert_eq!(counts(), [[2, 0, 0]; 3], "faults that are over are not counted");
     }
 }

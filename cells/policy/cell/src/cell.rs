@@ -17,6 +17,7 @@ use loadbalancer::{Backend, Service};
 use local_node::{LocalNodeConfig, StateConfig};
 use maps::FamilyConfig;
 use metrics::Metrics;
+use policy_engine::SelectorClasses;
 use proxy_ports::Proxies;
 use runtime_options::{Follower, RuntimeOption, follower};
 use state_file::StateFile;
@@ -134,7 +135,13 @@ fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
     let keep_decisions = p.shared.lock().core.keep_decisions();
     let policies = Policies::new((*p.endpoints).clone(), revision.clone()).with_decisions(keep_decisions);
     let counters = Counters::default();
-    let scrape = Scrape { endpoints: p.endpoints.reader(), datapath: p.datapath, config: p.config.clone() };
+    let scrape = Scrape {
+        endpoints: p.endpoints.reader(),
+        selectors: p.selectors.reader(),
+        classes: SelectorClasses::new(&settings.cluster),
+        datapath: p.datapath,
+        config: p.config.clone(),
+    };
     counters.repository(p.shared.lock().core.engine());
     counters.register(&p.metrics, scrape);
     let (applied_options, follower) = follower("policy");

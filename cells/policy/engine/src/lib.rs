@@ -44,11 +44,13 @@
 //! ```
 
 mod basis;
+mod classes;
 mod counts;
 mod density;
 mod engine;
 mod excerpt;
 mod explain;
+mod features;
 mod filters;
 mod groups;
 mod identities;
@@ -74,8 +76,10 @@ mod settings;
 mod uses;
 
 pub use basis::Basis;
+pub use classes::{SelectorClass, SelectorClasses};
 pub use engine::{Change, Engine, Rule};
 pub use explain::Explanation;
+pub use features::Feature;
 pub use filters::{Filter, FilterPeer, Filters, PeerEffect};
 pub use groups::{CidrGroup, CidrGroups, cidr_group_prefixes};
 pub use identity_ids::IdentityIds;

@@ -50,6 +50,12 @@ impl Engine {
         self.peers.len()
     }
 
+    /// Returns how many selectors of peers were added and removed since the start.
+    pub fn peer_selector_churn(&self) -> (u64, u64) {
+        let added = self.peers.added();
+        (added, added.saturating_sub(self.peers.len() as u64))
+    }
+
     /// Returns the number of identities that selectors of peers may select.
     pub fn identity_count(&self) -> usize {
         self.identities.len()

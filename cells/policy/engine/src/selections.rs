@@ -376,6 +376,11 @@ impl<S: Selects + Clone> Selections<S> {
         self.selections.values().map(Selection::text).collect()
     }
 
+    /// Returns the number of selectors that were added since the start.
+    pub(crate) fn added(&self) -> u64 {
+        self.next.0.get() - SelectorId::FIRST.0.get()
+    }
+
     /// Returns the number of selectors in use.
     pub(crate) fn len(&self) -> usize {
         self.selections.len()

@@ -10,16 +10,32 @@ struct EventLabels {
     status: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SubsystemLabels {
+    subsystem: &'static str,
+}
+
+/// The subsystem of the Envoy that the agent starts, as Cilium has it.
+const STARTER: SubsystemLabels = SubsystemLabels { subsystem: "cilium-envoy-starter" };
+
 /// The families.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Counters {
     events: Family<EventLabels, Counter>,
+    starts: Family<SubsystemLabels, Counter>,
 }
 
 impl Counters {
     pub(crate) fn register(&self, metrics: &metrics::Metrics) {
         let help = "Number of responses to Envoy, by type and answer";
         metrics.register("xds_events_count", help, self.events.clone());
+        let help = "Number of child processes that were started, by subsystem";
+        metrics.register("subprocess_start_total", help, self.starts.clone());
+    }
+
+    /// Counts a start of Envoy.
+    pub(crate) fn started(&self) {
+        self.starts.get_or_create(&STARTER).inc();
     }
 
     /// Counts an answer of a client.

@@ -67,6 +67,11 @@ impl Resources {
         Resources { caches, changed: Arc::new(watch::Sender::new(())), counters }
     }
 
+    /// Returns the counters of the Envoy that gets them.
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
     /// Returns a receiver that changes with resources, clients and their answers.
     pub(crate) fn subscribe(&self) -> watch::Receiver<()> {
         self.changed.subscribe()

@@ -11,7 +11,7 @@ use serde::Serialize;
 use statedb::{Index, Query, TableDisplay, TableSpec};
 
 use crate::model::id::{EndpointId, Name};
-use crate::model::log::{Code, Log};
+use crate::model::log::{Code, Component, Log};
 use crate::model::record::{Record, is_of};
 use crate::model::regeneration::Regeneration;
 use crate::model::state::State;
@@ -150,7 +150,7 @@ impl Endpoint {
             named_ports: NamedPorts::default(),
             applied_identity: 0,
             state,
-            log: Log::default().with(now, Code::Ok, message, state),
+            log: Log::default().with(now, Component::Other, Code::Ok, message, state),
             reason: message.into(),
             regeneration: None,
             builds: 0,
@@ -162,18 +162,18 @@ impl Endpoint {
     #[must_use]
     pub fn enter(&self, next: State, message: &str, now: SystemTime) -> Endpoint {
         if self.state.may_become(next) {
-            let log = self.log.with(now, Code::Ok, message, next);
+            let log = self.log.with(now, Component::Other, Code::Ok, message, next);
             Endpoint { state: next, log, ..self.clone() }
         } else {
             let message = format!("Skipped invalid state transition to {next} due to: {message}");
-            self.note(Code::Warning, &message, now)
+            self.note(Component::Other, Code::Warning, &message, now)
         }
     }
 
     /// Returns the endpoint with one more line in its log.
     #[must_use]
-    pub fn note(&self, code: Code, message: &str, now: SystemTime) -> Endpoint {
-        Endpoint { log: self.log.with(now, code, message, self.state), ..self.clone() }
+    pub fn note(&self, component: Component, code: Code, message: &str, now: SystemTime) -> Endpoint {
+        Endpoint { log: self.log.with(now, component, code, message, self.state), ..self.clone() }
     }
 
     /// Returns the endpoint with another record; the datapath does not have it yet.
@@ -239,7 +239,12 @@ impl Endpoint {
         let done = self
             .regenerating(now)
             .enter(State::Ready, "Completed endpoint regeneration with no pending regeneration requests", now)
-            .note(Code::Ok, &format!("Successfully regenerated endpoint program (Reason: {reason})"), now);
+            .note(
+                Component::Bpf,
+                Code::Ok,
+                &format!("Successfully regenerated endpoint program (Reason: {reason})"),
+                now,
+            );
         Endpoint { builds: self.builds + 1, regeneration: None, ..done }
     }
 
@@ -249,7 +254,7 @@ impl Endpoint {
         let reason = &self.reason;
         let message = format!("{FAILURE}{error}{REASON}{reason})");
         let failed = match self.state {
-            State::Ready => self.note(Code::Failure, &message, now),
+            State::Ready => self.note(Component::Bpf, Code::Failure, &message, now),
             _ => self
                 .regenerating(now)
                 .enter(
@@ -257,7 +262,7 @@ impl Endpoint {
                     "Completed endpoint regeneration with no pending regeneration requests",
                     now,
                 )
-                .note(Code::Failure, &message, now),
+                .note(Component::Bpf, Code::Failure, &message, now),
         };
         Endpoint { regeneration: None, ..failed }
     }

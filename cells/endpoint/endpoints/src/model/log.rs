@@ -31,11 +31,35 @@ impl Code {
     }
 }
 
+/// The part of an endpoint that a change is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Component {
+    /// Programs and maps: the result of a regeneration.
+    Bpf,
+    /// The policy map.
+    Policy,
+    /// The endpoint's state.
+    Other,
+}
+
+impl Component {
+    /// Returns the name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Component::Bpf => "BPF",
+            Component::Policy => "Policy",
+            Component::Other => "Other",
+        }
+    }
+}
+
 /// One change of an endpoint's status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// Its time.
     pub at: SystemTime,
+    /// The part that it is about.
+    pub component: Component,
     /// Its outcome.
     pub code: Code,
     /// The event.
@@ -58,18 +82,30 @@ pub struct Log(Arc<VecDeque<Change>>);
 impl Log {
     /// Returns the log with one more change, without the oldest if it is full.
     #[must_use]
-    pub fn with(&self, now: SystemTime, code: Code, message: impl Into<Arc<str>>, state: State) -> Log {
+    pub fn with(
+        &self,
+        now: SystemTime,
+        component: Component,
+        code: Code,
+        message: impl Into<Arc<str>>,
+        state: State,
+    ) -> Log {
         let mut changes = (*self.0).clone();
         if changes.len() == CAPACITY {
             changes.pop_front();
         }
-        changes.push_back(Change { at: now, code, message: message.into(), state });
+        changes.push_back(Change { at: now, component, code, message: message.into(), state });
         Log(Arc::new(changes))
     }
 
     /// Returns the changes, newest first, as the API lists them.
     pub fn newest_first(&self) -> impl Iterator<Item = &Change> {
         self.0.iter().rev()
+    }
+
+    /// Returns the outcome of the last change of a component; `None` if the log has none.
+    pub fn last_code(&self, component: Component) -> Option<Code> {
+        self.newest_first().find(|change| change.component == component).map(|change| change.code)
     }
 
     /// Returns the last change.
@@ -87,7 +123,7 @@ mod tests {
     fn the_log_keeps_the_newest() {
         let mut log = Log::default();
         for n in 0..300 {
-            log = log.with(UNIX_EPOCH, Code::Ok, format!("change {n}"), State::Ready);
+            log = log.with(UNIX_EPOCH, Component::Other, Code::Ok, format!("change {n}"), State::Ready);
         }
         assert_eq!(log.newest_first().count(), CAPACITY);
         assert_eq!(&*log.last().unwrap().message, "change 299");

@@ -26,7 +26,7 @@ use tokio::time::Instant;
 use crate::metrics::Counts;
 use crate::model::endpoint::Endpoint;
 use crate::model::id::EndpointId;
-use crate::model::log::Code;
+use crate::model::log::{Code, Component};
 use crate::model::regeneration::{Regeneration, RegenerationError, Step};
 use crate::model::state::State;
 use crate::reconcile::identity_change::{Group, carried_identity, changes_identity, is_behind, is_new};
@@ -256,7 +256,7 @@ impl Regenerator {
             Err(error @ NotRealized::Full { .. }) => {
                 let note = format!("Policy map is full: {error}");
                 tracing::warn!(endpointID = id, %error, "Policy of endpoint does not fit");
-                *endpoint = endpoint.note(Code::Warning, &note, SystemTime::now());
+                *endpoint = endpoint.note(Component::Policy, Code::Warning, &note, SystemTime::now());
                 Ok(())
             }
             Err(error) => Err(error.into()),

@@ -10,7 +10,7 @@ use crate::api::model;
 use crate::api::policy_model::PolicyView;
 use crate::api::rest;
 use crate::model::state::State;
-use crate::{Code, Record};
+use crate::{Code, Component, Record};
 use labels::Label;
 use policy::{Action, Filter, FilterPeer, Filters, PeerEffect, Tier};
 
@@ -87,11 +87,11 @@ fn an_endpoint_has_a_controller_that_counts_builds_and_failures() {
     let (name, runs) = controller(&good);
     assert_eq!(name, format!("endpoint-{}-regeneration-recovery", good.record.id));
     assert_eq!((runs.failure_count, runs.success_count), (0, i64::try_from(good.builds).unwrap()));
-    let bad = good.note(Code::Failure, "no room", good.log.last().unwrap().at);
-    let bad = bad.note(Code::Failure, "no room", good.log.last().unwrap().at);
+    let bad = good.note(Component::Bpf, Code::Failure, "no room", good.log.last().unwrap().at);
+    let bad = bad.note(Component::Bpf, Code::Failure, "no room", good.log.last().unwrap().at);
     let (_, runs) = controller(&bad);
     assert_eq!((runs.consecutive_failure_count, runs.last_failure_msg.as_str()), (2, "no room"));
-    let (_, runs) = controller(&bad.note(Code::Ok, "made", good.log.last().unwrap().at));
+    let (_, runs) = controller(&bad.note(Component::Bpf, Code::Ok, "made", good.log.last().unwrap().at));
     assert_eq!((runs.consecutive_failure_count, runs.failure_count), (0, 2));
 }
 

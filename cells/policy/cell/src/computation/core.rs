@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use datapath_api::Datapath;
 use identity::Identity;
 use policy_engine::{
-    Basis, Change, CidrGroups, Engine, Filters, NamedPorts, Resolved, SelectorChanges, Settings,
+    Basis, Change, CidrGroups, Engine, Filters, NamedPorts, Policy, Resolved, ResourceId, SelectorChanges,
+    Settings,
 };
 use proxy_ports::{Proxies, ReadyPorts};
 
 use crate::computation::computed::{Audience, Computed, Fault, Limit, audience, rows_when_full};
 use crate::computation::log_cookies::{LogChanges, LogCookies};
 use crate::computation::redirects::{self, Wanted};
-use crate::computation::repository::Staged;
 use crate::model::decisions::Decisions;
 use crate::model::endpoint::{EndpointPolicy, RealizationState, RowCounts, Subject, Transition};
 use crate::model::rows::Rows;
@@ -187,16 +187,14 @@ impl Core {
         self.change.merge(change);
     }
 
-    /// Commits policies: they are in force from the next write of the maps on.
-    pub(crate) fn commit(&mut self, staged: Staged) {
-        for (resource, policy) in staged {
-            let change = match policy {
-                Some(policy) => self.engine.set(policy),
-                None => self.engine.remove(&resource),
-            };
-            self.change.merge(change);
-        }
-        self.engine.compact();
+    /// Commits a policy, or its removal: it is in force from the next write of the maps on. After many
+    /// [`Engine::compact`] is due.
+    pub(crate) fn commit(&mut self, resource: &ResourceId, policy: Option<Arc<Policy>>) {
+        let change = match policy {
+            Some(policy) => self.engine.set(policy),
+            None => self.engine.remove(resource),
+        };
+        self.change.merge(change);
     }
 
     /// Sets the proxies that redirects lead to from the next write of the maps on. Returns whether they differ.

@@ -167,6 +167,7 @@ impl Job {
     async fn round(&mut self, rounds: &mut Rounds, input: Input) -> anyhow::Result<Report> {
         let started = Instant::now();
         let (sources, options_revision) = (input.sources(), input.options_revision);
+        let has_new_identities = !input.identities.is_empty();
         let settings = input.settings.clone();
         let dns_bypass = settings.dns_bypass;
         let is_resync = rounds.schedule.begin();
@@ -177,6 +178,9 @@ impl Job {
         rounds.unreported.extend(staging.affected.iter().cloned());
         let (writes, error) = self.apply(rounds, mode, staging, settings).await?;
         self.counters.round(&writes, self.revision(), &sources, started.elapsed());
+        if has_new_identities {
+            self.counters.identities_in_maps(started.elapsed());
+        }
         let MapWrites { in_place, swapped, .. } = writes;
         if is_resync && in_place + swapped > 0 {
             tracing::warn!(
@@ -220,14 +224,14 @@ impl Job {
         let counters = self.counters.clone();
         let services = self.inputs.services.clone();
         let at_startup = rounds.schedule.mode() == Mode::Startup;
-        let stage = move |state: &mut State| {
+        let stage = move |state: &mut State, waited| {
             state.stage_objects(&input.objects, &input.settings, &mut staged, &counters);
             state.stage_groups(&input.cidr_groups);
             state.stage_services(services.as_ref(), &mut staged);
             if at_startup {
                 state.repository.sources_complete();
             }
-            state.apply_identity_changes(&input.identities);
+            state.apply_identity_changes(&input.identities, &counters, waited);
             state.core.set_endpoints(input.endpoints.iter().map(|row| &**row));
             let affected = match state.core.set_proxies(input.ready) {
                 true => {
@@ -239,7 +243,7 @@ impl Job {
             let new_prefixes = state.repository.missing(&staged);
             Staging { staged, new_prefixes, affected, uses_services: state.repository.uses_services() }
         };
-        self.shared.with(stage).await
+        self.shared.with_waited(stage).await
     }
 
     /// Executes the phases of the round. Returns the map writes, and the error for which policies stay staged.
@@ -257,7 +261,10 @@ impl Job {
             // The allocation has written the table of identities: the rows of this round need the new ones now, not
             // with the next input.
             let changes = self.inputs.read_identities(&mut rounds.cursor);
-            self.shared.with(move |state| state.apply_identity_changes(&changes)).await;
+            let counters = self.counters.clone();
+            let apply =
+                move |state: &mut State, waited| state.apply_identity_changes(&changes, &counters, waited);
+            self.shared.with_waited(apply).await;
             match allocated {
                 Ok(allocated) => (prefixes, identities) = (NewPrefixes::Allocated, Some(allocated)),
                 Err(cause) => {
@@ -287,12 +294,13 @@ impl Job {
                     // Without identities for the prefixes of groups the previous groups stay in force.
                     let are_groups_ready = error.is_none();
                     let (revision, keep) = (self.revision.clone(), *phase == Phase::CommitRulesKeepPrefixes);
+                    let counters = self.counters.clone();
                     let commit = move |state: &mut State| {
                         state.repository.hold(held);
                         if are_groups_ready {
                             state.commit_groups();
                         }
-                        state.commit(settings, staged, &revision);
+                        state.commit(settings, staged, &revision, &counters);
                     };
                     self.shared.with(commit).await;
                     self.inform_proxies().await;

@@ -8,7 +8,7 @@ use datapath_abi::ep_flag;
 use datapath_api::Datapath;
 use hive::ConfigWatch;
 use metrics::Metrics;
-use policy_engine::Engine;
+use policy_engine::{Engine, SelectorClass, SelectorClasses};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -22,6 +22,8 @@ use crate::computation::core::MapWrites;
 use crate::computation::repository::STATIC_CNP_PATH;
 use crate::config::PolicyConfig;
 use crate::model::endpoint::{EndpointPolicy, RealizationState};
+use crate::model::selectors::PeerSelector;
+use crate::rounds::features::FeatureCounters;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ChangeLabels {
@@ -45,11 +47,50 @@ struct CacheLabels {
     r#type: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OperationLabels {
+    operation: &'static str,
+    scope: &'static str,
+    r#type: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ScopeLabels {
+    scope: &'static str,
+}
+
+/// Updates of identities are for all endpoints.
+const GLOBAL: ScopeLabels = ScopeLabels { scope: "global" };
+
 /// Selectors of peers; Cilium does not count those of subjects.
 const PEERS: CacheLabels = CacheLabels { r#type: "peer" };
 
 /// Buckets of delays, as in Cilium.
 const SECONDS: [f64; 8] = [1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0];
+
+/// Buckets of operations on selectors, as in Cilium.
+const OPERATION_SECONDS: [f64; 8] = [0.0005, 0.001, 0.005, 0.025, 0.05, 0.1, 0.2, 0.4];
+
+/// An operation on the selectors of peers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SelectorOperation {
+    /// A policy is committed that names new peers.
+    Add,
+    /// A policy is committed or removed after which peers are no longer named.
+    Remove,
+    /// Identities are added, changed or removed.
+    IdentityUpdates,
+}
+
+impl SelectorOperation {
+    fn name(self) -> &'static str {
+        match self {
+            SelectorOperation::Add => "add_selector",
+            SelectorOperation::Remove => "remove_selector",
+            SelectorOperation::IdentityUpdates => "identity_updates",
+        }
+    }
+}
 
 /// Counters of events.
 #[derive(Clone, Debug)]
@@ -57,23 +98,33 @@ pub(crate) struct Counters {
     changes: Family<ChangeLabels, Counter>,
     writes: Family<WriteLabels, Counter>,
     delays: Family<DelayLabels, Histogram, fn() -> Histogram>,
+    updates: Family<ScopeLabels, Histogram, fn() -> Histogram>,
     rules: Gauge,
     revision: Gauge,
     selectors: Family<CacheLabels, Gauge>,
     identities: Family<CacheLabels, Gauge>,
+    operations: Family<OperationLabels, Histogram, fn() -> Histogram>,
+    /// The features that policies use.
+    pub(crate) features: FeatureCounters,
 }
 
 impl Default for Counters {
     fn default() -> Counters {
         let delays = Family::new_with_constructor((|| Histogram::new(SECONDS)) as fn() -> Histogram);
+        let updates = Family::new_with_constructor((|| Histogram::new(SECONDS)) as fn() -> Histogram);
+        let operations =
+            Family::new_with_constructor((|| Histogram::new(OPERATION_SECONDS)) as fn() -> Histogram);
         Counters {
             changes: Family::default(),
             writes: Family::default(),
             delays,
+            updates,
             rules: Gauge::default(),
             revision: Gauge::default(),
             selectors: Family::default(),
             identities: Family::default(),
+            operations,
+            features: FeatureCounters::default(),
         }
     }
 }
@@ -112,6 +163,26 @@ impl Counters {
         }
     }
 
+    /// Counts the time until the maps had the rows of changed identities.
+    pub(crate) fn identities_in_maps(&self, took: Duration) {
+        self.updates.get_or_create(&GLOBAL).observe(took.as_secs_f64());
+    }
+
+    /// Counts the time of an operation on selectors.
+    pub(crate) fn selector_operation(&self, operation: SelectorOperation, took: Duration) {
+        self.observe(operation, "operation", took);
+    }
+
+    /// Counts the time that an operation on selectors has waited for the lock.
+    pub(crate) fn selector_lock(&self, operation: SelectorOperation, waited: Duration) {
+        self.observe(operation, "lock", waited);
+    }
+
+    fn observe(&self, operation: SelectorOperation, scope: &'static str, took: Duration) {
+        let labels = OperationLabels { operation: operation.name(), scope, r#type: PEERS.r#type };
+        self.operations.get_or_create(&labels).observe(took.as_secs_f64());
+    }
+
     /// Sets the gauges of the repository.
     pub(crate) fn repository(&self, engine: &Engine) {
         self.rules.set(engine.rule_count() as i64);
@@ -140,6 +211,11 @@ impl Counters {
         metrics.register("policy_selector_cache_selectors", help, self.selectors.clone());
         let help = "Number of identities known to the selectors";
         metrics.register("policy_selector_cache_identities", help, self.identities.clone());
+        let help = "Time until changed identities are in all policy maps";
+        metrics.register("policy_incremental_update_duration", help, self.updates.clone());
+        let help = "Time of operations on selectors: of those that a policy adds or removes, and of updates of identities";
+        metrics.register("policy_selector_cache_operation_duration_seconds", help, self.operations.clone());
+        metrics.register_collector(self.features.clone());
         metrics.register_collector(scrape);
     }
 }
@@ -153,6 +229,8 @@ pub(crate) fn audited(datapath: &dyn Datapath) -> BTreeSet<u16> {
 /// Values that are read at a scrape.
 pub(crate) struct Scrape {
     pub(crate) endpoints: Table<EndpointPolicy>,
+    pub(crate) selectors: Table<PeerSelector>,
+    pub(crate) classes: SelectorClasses,
     pub(crate) datapath: Arc<dyn Datapath>,
     /// Has the threshold of the fill level from which maps are reported.
     pub(crate) config: ConfigWatch<PolicyConfig>,
@@ -193,6 +271,18 @@ impl Collector for Scrape {
             let help = "Fill percentage of map, tagged by map name";
             let mut family = encoder.encode_descriptor("bpf_map_pressure", help, None, MetricType::Gauge)?;
             ConstGauge::new(highest).encode(family.encode_family(&[("map_name", "cilium_policy_v2_*")])?)?;
+        }
+        let help = "The maximum number of identities selected by a selector of peers, by class";
+        let name = "policy_selector_match_count_max";
+        let mut largest = SelectorClass::ALL.map(|class| (class, 0));
+        for row in self.selectors.all(&snapshot) {
+            let class = self.classes.of(&row.0);
+            let of_class = largest.iter_mut().filter(|(other, _)| *other == class);
+            of_class.for_each(|(_, largest)| *largest = row.0.identities.len().max(*largest));
+        }
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (class, largest) in largest {
+            ConstGauge::new(largest as i64).encode(family.encode_family(&[("class", class.name())])?)?;
         }
         let help = "Number of redirects that cannot be made, since their proxy has no port";
         let missing: usize = rows().map(|row| row.missing_redirects).sum();

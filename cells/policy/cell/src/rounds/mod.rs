@@ -3,6 +3,7 @@
 //!
 //! Sibling folders that it uses: `computation`, `model`.
 
+mod features;
 pub(crate) mod inputs;
 pub(crate) mod job;
 pub(crate) mod metrics;

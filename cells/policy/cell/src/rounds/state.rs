@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use hive::health::summarize;
 use identity::Identity;
@@ -18,7 +19,7 @@ use crate::computation::keep::Keep;
 use crate::computation::repository::{Repository, Services, Staged, id};
 use crate::model::object::{ObjectId, PolicyStatus};
 use crate::rounds::inputs::ObjectChange;
-use crate::rounds::metrics::Counters;
+use crate::rounds::metrics::{Counters, SelectorOperation};
 use crate::rounds::services::ServiceTables;
 
 /// Engine, maps and objects.
@@ -52,8 +53,21 @@ impl Shared {
         &self,
         work: impl FnOnce(&mut State) -> T + Send + 'static,
     ) -> T {
+        self.with_waited(|state, _| work(state)).await
+    }
+
+    /// Runs `work` as [`with`](Self::with) does, which gets the time that the lock has taken.
+    pub(crate) async fn with_waited<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut State, Duration) -> T + Send + 'static,
+    ) -> T {
         let shared = self.clone();
-        hive::blocking(move || work(&mut shared.lock())).await
+        let locked = move || {
+            let started = Instant::now();
+            let mut state = shared.lock();
+            work(&mut state, started.elapsed())
+        };
+        hive::blocking(locked).await
     }
 }
 
@@ -125,8 +139,14 @@ impl State {
         self.core.set_cidr_groups(self.repository.groups());
     }
 
-    /// Applies changes of identities to the engine.
-    pub(crate) fn apply_identity_changes(&mut self, identities: &[Change<Identity>]) {
+    /// Applies changes of identities to the engine. `waited`: the time that the lock has taken.
+    pub(crate) fn apply_identity_changes(
+        &mut self,
+        identities: &[Change<Identity>],
+        counters: &Counters,
+        waited: Duration,
+    ) {
+        let started = Instant::now();
         for change in identities {
             match change.deleted {
                 true => self.core.remove_identity(change.object.id),
@@ -134,12 +154,37 @@ impl State {
             }
         }
         self.core.engine_mut().compact();
+        if !identities.is_empty() {
+            counters.selector_lock(SelectorOperation::IdentityUpdates, waited);
+            counters.selector_operation(SelectorOperation::IdentityUpdates, started.elapsed());
+        }
     }
 
     /// Commits policies and options. From now on the revision is that of the new rules.
-    pub(crate) fn commit(&mut self, settings: Settings, staged: Staged, revision: &AtomicU64) {
+    pub(crate) fn commit(
+        &mut self,
+        settings: Settings,
+        staged: Staged,
+        revision: &AtomicU64,
+        counters: &Counters,
+    ) {
         self.core.set_settings(settings);
-        self.core.commit(staged);
+        for (resource, policy) in staged {
+            let engine = self.core.engine();
+            counters.features.replaced(engine.policy(&resource).map(|old| &**old), policy.as_deref());
+            let (added, removed) = engine.peer_selector_churn();
+            let started = Instant::now();
+            self.core.commit(&resource, policy);
+            let took = started.elapsed();
+            let (added_since, removed_since) = self.core.engine().peer_selector_churn();
+            if added_since > added {
+                counters.selector_operation(SelectorOperation::Add, took);
+            }
+            if removed_since > removed {
+                counters.selector_operation(SelectorOperation::Remove, took);
+            }
+        }
+        self.core.engine_mut().compact();
         // Stored after the commit and before the writes: callers of `realized` wait for the new rules from now on.
         revision.store(self.core.engine().revision(), Ordering::Release);
     }

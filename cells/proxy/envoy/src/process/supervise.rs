@@ -119,6 +119,7 @@ impl Process {
     /// Starts Envoy and waits for its end.
     async fn serve(&self, health: &Health, restarts: u32) -> io::Result<ExitStatus> {
         let mut child = self.spawn()?;
+        self.resources.counters().started();
         let pid = child.id().unwrap_or_default();
         tracing::info!(pid, binary = %self.binary.display(), "Envoy is started");
         match restarts {

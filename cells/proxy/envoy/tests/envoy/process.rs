@@ -80,6 +80,8 @@ async fn an_envoy_is_started_for_the_first_listener_and_outlives_the_agent() {
     let file = world.folder.path().join("envoy/bootstrap.json");
     let wanted = format!("-l debug -c {} --base-id 7 --log-format %t|%l|%n|%v", file.display());
     assert_eq!(program.lines("arguments"), [wanted]);
+    let start = "\ncilium_subprocess_start_total{subsystem=\"cilium-envoy-starter\"} 1\n";
+    world.hive.until("its start is counted", || world.metrics.text().contains(start)).await;
     let pid = program.lines("pids").remove(0);
     world.hive.until("it is in health", || health(&world).1.contains(&pid)).await;
     world
