@@ -1,5 +1,6 @@
 //! Cilium's Grafana dashboards of agents and of the operator find their series in those of ours.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, TcpStream, UdpSocket};
@@ -9,10 +10,11 @@ use std::time::Duration;
 use integration_tests::simulated::{SimulatedCluster, Size};
 use integration_tests::{Cluster, Node, binary, pod_manifest};
 use k8s_types::Kind;
+use promql_parser::parser::{Expr, LabelModifier, VectorSelector};
 use serde_json::{Value, json};
 use test_kit::{NetNs, Process, require_command, require_root, try_wait_until};
 
-/// A line a series, in columns that its head describes.
+/// A line a query, in columns that its head describes.
 const DASHBOARDS: &str = include_str!("dashboards.tsv");
 
 const KINDS: &[Kind] = &[Kind::Namespace, Kind::Node, Kind::CiliumNode];
@@ -24,56 +26,179 @@ const OPERATOR_METRICS: &str = "127.0.0.1:9963";
 /// Until the slowest first round of a job has counted something: that of connection tracking's garbage collection.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Begins the reason of a row that has a series at times.
+/// Begins the reason of a query that finds series at times.
 const IN_USE: &str = "(in use)";
 
-/// Compares the rows of a dashboard with exported text; returns the differences.
+/// Families by name with their types, and their samples.
+struct Exported<'t> {
+    types: BTreeMap<&'t str, &'t str>,
+    samples: Vec<Sample<'t>>,
+}
+
+struct Sample<'t> {
+    name: &'t str,
+    labels: BTreeMap<&'t str, &'t str>,
+}
+
+impl Exported<'_> {
+    fn of(text: &str) -> Exported<'_> {
+        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        Exported { types, samples: lines.map(Sample::of).collect() }
+    }
+
+    /// Returns the type of the family that has a series.
+    fn kind(&self, series: &str) -> Option<&str> {
+        let histogram = || {
+            let family = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| series.strip_suffix(suffix));
+            family.and_then(|family| self.types.get(family)).filter(|kind| **kind == "histogram")
+        };
+        self.types.get(series).or_else(histogram).copied()
+    }
+}
+
+impl Sample<'_> {
+    fn of(line: &str) -> Sample<'_> {
+        let (name, rest) = line.split_once(['{', ' ']).unwrap();
+        let pairs = rest.rsplit_once("\"} ").map(|(pairs, _)| pairs);
+        let pairs = pairs.into_iter().flat_map(|pairs| pairs.split("\","));
+        Sample { name, labels: pairs.map(|pair| pair.split_once("=\"").unwrap()).collect() }
+    }
+}
+
+/// The surroundings of a selector in its query.
+#[derive(Clone, Default)]
+struct Use {
+    /// The labels by which aggregations around it group.
+    groups: BTreeSet<String>,
+    /// The functions around it.
+    functions: BTreeSet<&'static str>,
+}
+
+/// A selector in a query, and the samples that it selects.
+struct Selected<'t> {
+    selector: VectorSelector,
+    r#use: Use,
+    samples: Vec<&'t Sample<'t>>,
+}
+
+impl Selected<'_> {
+    /// Returns the fault that makes a panel wrong although the series is there.
+    fn fault(&self, exported: &Exported<'_>) -> Option<String> {
+        let name = self.selector.name.as_deref().unwrap_or_default();
+        let functions = |names: &[&str]| names.iter().any(|name| self.r#use.functions.contains(name));
+        let kind = exported.kind(name).unwrap_or_default();
+        if functions(&["rate", "irate"]) && !["counter", "histogram"].contains(&kind) {
+            return Some(format!("{name} is a {kind}, which has no rate"));
+        }
+        let is_bucket = functions(&["histogram_quantile"]);
+        let mut labels = self.r#use.groups.iter().map(String::as_str).chain(is_bucket.then_some("le"));
+        let missing =
+            labels.find(|label| !self.samples.iter().all(|sample| sample.labels.contains_key(label)));
+        missing.map(|label| format!("{label} is not a label of all series that {} selects", self.selector))
+    }
+}
+
+/// Returns the selectors of a query with their samples.
+fn select<'t>(query: &str, exported: &'t Exported<'t>) -> Vec<Selected<'t>> {
+    let mut found = Vec::new();
+    let expression = promql_parser::parser::parse(query).unwrap_or_else(|error| panic!("{query}: {error}"));
+    walk(&expression, &Use::default(), &mut |selector, r#use| {
+        let is_selected = |sample: &&Sample<'_>| {
+            Some(sample.name) == selector.name.as_deref()
+                && selector.matchers.matchers.iter().all(|matcher| {
+                    matcher.is_match(sample.labels.get(&*matcher.name).copied().unwrap_or_default())
+                })
+        };
+        let samples = exported.samples.iter().filter(is_selected).collect();
+        found.push(Selected { selector: selector.clone(), r#use: r#use.clone(), samples });
+    });
+    found
+}
+
+/// Calls `found` for each selector of an expression.
+fn walk(expression: &Expr, within: &Use, found: &mut dyn FnMut(&VectorSelector, &Use)) {
+    match expression {
+        Expr::VectorSelector(selector) => found(selector, within),
+        Expr::MatrixSelector(matrix) => found(&matrix.vs, within),
+        Expr::Paren(paren) => walk(&paren.expr, within, found),
+        Expr::Binary(binary) => [&binary.lhs, &binary.rhs].iter().for_each(|side| walk(side, within, found)),
+        Expr::Call(call) => {
+            let mut within = within.clone();
+            within.functions.insert(call.func.name);
+            call.args.args.iter().for_each(|argument| walk(argument, &within, found));
+        }
+        Expr::Aggregate(aggregate) => {
+            let mut within = within.clone();
+            if let Some(LabelModifier::Include(labels)) = &aggregate.modifier {
+                within.groups.extend(labels.labels.iter().cloned());
+            }
+            walk(&aggregate.expr, &within, found);
+        }
+        Expr::NumberLiteral(_) | Expr::StringLiteral(_) => {}
+        other => panic!("{other}: no query has such a part"),
+    }
+}
+
+/// Compares the queries of a dashboard with exported text; returns the differences.
 fn compare(dashboard: &str, text: &str) -> Result<(), String> {
+    let (_, metrics) = text.split_once("\r\n\r\n").ok_or("no answer")?;
+    let exported = Exported::of(metrics);
     let mut differences = Vec::new();
     for row in DASHBOARDS.lines().filter(|row| row.split('\t').next() == Some(dashboard)) {
-        let [_, series, labels, selections, reason] =
-            row.split('\t').collect::<Vec<_>>().try_into().expect("five columns");
-        let samples: Vec<&str> =
-            text.lines().filter(|line| line.split(['{', ' ']).next() == Some(series)).collect();
-        let selected_by = |selection: &str| {
-            let has_all = |sample: &&str| {
-                let mut pairs = selection.split(',').map(|pair| pair.split_once('=').unwrap());
-                pairs.all(|(label, value)| sample.contains(&format!("{label}=\"{value}\"")))
-            };
-            samples.iter().any(has_all)
-        };
-        let mut selections = selections.split("; ").filter(|selection| !selection.is_empty());
-        let has_label = |label: &str| {
-            samples.iter().all(|sample| {
-                sample.contains(&format!("{{{label}=\"")) || sample.contains(&format!(",{label}=\""))
-            })
-        };
-        let mut labels = labels.split(' ').filter(|label| !label.is_empty());
-        match reason {
-            "" if samples.is_empty() => differences.push(format!("{row}: there is no such series")),
-            "" => {
-                if let Some(label) = labels.find(|label| !has_label(label)) {
-                    differences.push(format!("{row}: {label} is not a label of all of {samples:#?}"));
-                }
-                if let Some(selection) = selections.find(|selection| !selected_by(selection)) {
-                    differences.push(format!("{row}: {selection} selects none of {samples:#?}"));
-                }
-            }
-            // A reason for a whole series, or for one selection of it.
-            reason if reason.starts_with(IN_USE) => {}
-            _ => {
-                let mut selections = selections.peekable();
-                let is_found = match selections.peek() {
-                    Some(_) => selections.any(selected_by),
-                    None => !samples.is_empty(),
-                };
-                if is_found {
-                    differences.push(format!("{row}: it is exported"));
-                }
-            }
-        }
+        let [_, query, reason] = row.split('\t').collect::<Vec<_>>().try_into().expect("three columns");
+        differences
+            .extend(faults(query, reason, &exported).into_iter().map(|fault| format!("{query}: {fault}")));
     }
     if differences.is_empty() { Ok(()) } else { Err(differences.join("\n")) }
+}
+
+/// Returns the faults of a query, which finds nothing if there is a reason.
+fn faults(query: &str, reason: &str, exported: &Exported<'_>) -> Vec<String> {
+    let selected = select(query, exported);
+    assert!(!selected.is_empty(), "{query}: it selects nothing");
+    let (found, empty): (Vec<_>, Vec<_>) = selected.iter().partition(|selected| !selected.samples.is_empty());
+    let mut faults: Vec<String> = found.iter().filter_map(|selected| selected.fault(exported)).collect();
+    match (reason, empty.first()) {
+        ("", Some(empty)) => faults.push(format!("{} finds no series", empty.selector)),
+        (reason, None) if !reason.is_empty() && !reason.starts_with(IN_USE) => {
+            faults.push(format!("it finds series, although: {reason}"));
+        }
+        _ => {}
+    }
+    faults
+}
+
+#[test]
+fn queries_that_find_nothing_or_use_a_series_wrongly_are_found() {
+    let exported = Exported::of(
+        "# TYPE a_total counter\na_total{x=\"1\",y=\"b, c\"} 3\na_total{x=\"2\",y=\"\"} 3\n# TYPE b gauge\nb 1\n\
+         # TYPE c_seconds histogram\nc_seconds_bucket{x=\"1\",le=\"+Inf\"} 1\nc_seconds_sum{x=\"1\"} 1\n",
+    );
+    let is_right = |query: &str| faults(query, "", &exported).is_empty();
+    for query in [
+        r#"sum by (x, y) (rate(a_total{y="b, c"}[1m])) * 60"#,
+        r#"sum(a_total{x!="1", y=~"|d"}) / (b + 1)"#,
+        "topk(5, avg by (x) (histogram_quantile(0.9, rate(c_seconds_bucket[5m]))))",
+        "rate(c_seconds_sum[1m])",
+    ] {
+        assert!(is_right(query), "{query}: {:?}", faults(query, "", &exported));
+    }
+    for query in [
+        "sum(d)",
+        r#"a_total{x="3"}"#,
+        r#"a_total{x=~"1.+"}"#,
+        "sum by (z) (a_total)",
+        "b + d",
+        "rate(b[1m])",
+        "histogram_quantile(0.9, rate(c_seconds_sum[1m]))",
+    ] {
+        assert!(!is_right(query), "{query}");
+    }
+    assert!(
+        faults("d", "not built", &exported).is_empty() && !faults("b", "not built", &exported).is_empty()
+    );
+    assert!(faults("b", IN_USE, &exported).is_empty() && faults("d", IN_USE, &exported).is_empty());
 }
 
 /// Reads the metrics of a process.
