@@ -7,6 +7,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 /// Source of labels that only the agent assigns.
 pub const RESERVED: &str = "reserved";
+/// Key of the reserved label of the API server's addresses.
+pub const KUBE_APISERVER: &str = "kube-apiserver";
 /// Source of labels that the agent derives from others.
 pub const GENERATED: &str = "cilium-generated";
 /// Source of labels that the agent derives from a pod's named ports.

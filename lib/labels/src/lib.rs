@@ -22,6 +22,6 @@ mod port_labels;
 pub use array::{LabelArray, LabelIter};
 pub use filter::{BadPrefix, Filter};
 pub use keys::*;
-pub use label::{GENERATED, Label, LabelRef, Labels, PORTS, RESERVED, UNSPECIFIED};
+pub use label::{GENERATED, KUBE_APISERVER, Label, LabelRef, Labels, PORTS, RESERVED, UNSPECIFIED};
 pub use named_ports::NamedPorts;
 pub use port_labels::{port_labels, port_protocol, ports_of_labels};

@@ -14,6 +14,7 @@ use statedb::{Initializer, Obj, RwTable, Table, Writer};
 
 use crate::error::Error;
 use crate::identity::Identity;
+use crate::nodes::is_api_server;
 use crate::request::{IdentityRequest, Requests};
 use crate::store::{Entry, Form, Store};
 
@@ -31,11 +32,14 @@ pub struct Identities {
 }
 
 impl Identities {
-    /// Sets the labels of this node's host, whose id is fixed.
+    /// Sets the labels of this node's host, whose id is fixed. That of the API server stays, which
+    /// [`NodeIdentities::set_host_is_api_server`](crate::NodeIdentities::set_host_is_api_server) sets.
     pub fn set_host_labels(&self, labels: LabelArray) {
         self.table.transact(|w| {
-            let host = w.get(Identity::by_id(HOST)).filter(|host| host.labels != labels).cloned();
-            if let Some(host) = host {
+            let Some(host) = w.get(Identity::by_id(HOST)).cloned() else { return };
+            let server = host.labels.iter().find(is_api_server);
+            let labels: LabelArray = labels.iter().chain(server).collect();
+            if host.labels != labels {
                 w.insert(Identity { labels, ..(*host).clone() });
             }
         });

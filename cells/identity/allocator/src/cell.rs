@@ -36,7 +36,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 /// The shortest interval between comparisons with all CiliumIdentities.
 const MIN_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Provides `Arc<Identities>`, `Arc<Prefixes>`, `Arc<NodeIdentities>` and `Arc<Table<Identity>>`, serves the operations under `/identity`.
+/// Provides `Arc<Identities>`, `Arc<Prefixes>` and `Arc<Table<Identity>>`, serves the operations under `/identity`.
 pub fn cell() -> Cell {
     module(
         "identity",
@@ -49,7 +49,6 @@ pub fn cell() -> Cell {
             provide_private(new_handles),
             provide(|handles: Arc<Handles>| Arc::new(handles.identities.clone())),
             provide(|handles: Arc<Handles>| Arc::new(handles.prefixes.clone())),
-            provide(|handles: Arc<Handles>| Arc::new(handles.prefixes.of_nodes())),
             provide(routes),
         ],
     )

@@ -5,7 +5,7 @@
 //! workloads need, and the table `identity-requests`.
 //! **Needs** the node's options; the cluster's objects and their writer, if there is one.
 //! **Provides** [`Identities`] to owners of workloads, [`Prefixes`] to owners of
-//! prefixes, [`NodeIdentities`] to the owner of nodes, the table to readers, `GET /identity` and `GET /identity/{id}`.
+//! prefixes, of names and of the API server's addresses, by it [`NodeIdentities`] to the owner of nodes, the table to readers, `GET /identity` and `GET /identity/{id}`.
 //!
 //! **Life.** Reserved and well-known identities exist from the start. Files of the previous run are read before the
 //! first allocation; then the endpoints' records and the kernel's ipcache reserve the identities that packets carry

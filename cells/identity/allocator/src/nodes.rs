@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use datapath_abi::identity::HOST;
 use identity_core::{Range, Scope};
-use labels::LabelArray;
-use statedb::{RwTable, Writer};
+use labels::{KUBE_APISERVER, Label, LabelArray, LabelRef, RESERVED};
+use statedb::{Initializer, RwTable, Writer};
 use tokio::sync::watch;
 
 use crate::allocator::find;
@@ -63,7 +64,7 @@ impl NodeIdentities {
         let held = self.store.hold();
         let ((id, is_new), _) = self.table.transact(|w| match of_nodes(w, labels) {
             Some(row) => {
-                if !row.users.contains(&user) {
+                if row.scope() == Scope::RemoteNode && !row.users.contains(&user) {
                     w.insert(row.with_user(user.clone()));
                 }
                 (Some(row.id), false)
@@ -108,6 +109,31 @@ impl NodeIdentities {
         }
     }
 
+    /// Sets whether the API server runs on this node: the host's identity has its label then, beside those of
+    /// [`Identities::set_host_labels`](crate::Identities::set_host_labels).
+    pub fn set_host_is_api_server(&self, is_api_server: bool) {
+        self.table.transact(|w| {
+            let Some(host) = w.get(Identity::by_id(HOST)).cloned() else { return };
+            let server = is_api_server.then(|| Label::reserved(KUBE_APISERVER));
+            let others =
+                host.labels.iter().filter(|label| !self::is_api_server(label)).map(LabelRef::to_label);
+            let labels: LabelArray = others.chain(server).collect();
+            if host.labels != labels {
+                w.insert(Identity { labels, ..(*host).clone() });
+            }
+        });
+    }
+
+    /// Registers a source of identities of nodes: readers of the table wait until [`complete`](Self::complete).
+    pub fn register(&self, name: &str) -> Initializer<Identity> {
+        self.table.transact(|w| w.register_initializer(name)).0
+    }
+
+    /// Marks a source as complete.
+    pub fn complete(&self, initializer: Initializer<Identity>) {
+        self.table.transact(|w| initializer.done(w));
+    }
+
     /// Waits until policy maps have rows for all identities that the table has now: packets of a node must not carry its
     /// identity before. Returns at once while no policy is in force, and in any case after two seconds.
     pub async fn policy_follows(&self) {
@@ -130,6 +156,11 @@ impl NodeIdentities {
 /// Returns the identity of exactly these labels of a node.
 fn of_nodes(w: &Writer<'_, Identity>, labels: &LabelArray) -> Option<statedb::Obj<Identity>> {
     find(w, labels).filter(|row| matches!(row.scope(), Scope::RemoteNode | Scope::Reserved))
+}
+
+/// Whether it is the label of the API server's addresses.
+pub(crate) fn is_api_server(label: &LabelRef<'_>) -> bool {
+    label.source == RESERVED && label.key == KUBE_APISERVER
 }
 
 fn user(node: &str) -> Arc<str> {
@@ -192,6 +223,23 @@ mod tests {
         assert!(table.get(&table.snapshot(), Identity::by_id(before.0)).is_some());
     }
 
+    #[test]
+    fn the_host_has_the_label_of_the_api_server_beside_those_of_its_node() {
+        let (identities, prefixes, table) = testing::identities();
+        let nodes = prefixes.of_nodes();
+        let host = || table.get(&table.snapshot(), Identity::by_id(1)).unwrap().labels.texts();
+        let set = |zone: &str| identities.set_host_labels((&Labels::parse(["reserved:host", zone])).into());
+        nodes.set_host_is_api_server(true);
+        assert_eq!(host(), ["reserved:host", "reserved:kube-apiserver"]);
+        set("k8s:zone=a");
+        assert_eq!(host(), ["reserved:host", "reserved:kube-apiserver", "k8s:zone=a"]);
+        nodes.set_host_is_api_server(true);
+        nodes.set_host_is_api_server(false);
+        assert_eq!(host(), ["reserved:host", "k8s:zone=a"]);
+        set("k8s:zone=b");
+        assert_eq!(host(), ["reserved:host", "k8s:zone=b"]);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_new_identity_waits_for_policy_that_is_in_force() {
         let (_, prefixes, table) = testing::identities();
@@ -221,15 +269,18 @@ mod tests {
         let ids = first.allocate_names(&[labels("fqdn:a.io"), labels("fqdn:*.b.io")]).unwrap();
         assert_eq!(first.allocate_names(&[labels("fqdn:*.b.io")]).unwrap(), ids[1..]);
         let of_prefix = first.allocate_names(std::slice::from_ref(&inside)).unwrap();
+        let of_server = first.allocate_api_servers(&[[192, 0, 2, 9].into()]).unwrap();
         drop(first);
         let (_, second, table) = start();
         // The kernel's ipcache has only the identities of addresses.
         let address = |text: &str| text.parse().unwrap();
-        second.restored(&[(address("192.0.2.1/32"), ids[0]), (address("192.0.2.7/32"), of_prefix[0])]);
+        let rows = [("192.0.2.1/32", ids[0]), ("192.0.2.7/32", of_prefix[0]), ("192.0.2.9/32", of_server[0])];
+        second.restored(&rows.map(|(text, id)| (address(text), id)));
         let row = table.get(&table.snapshot(), Identity::by_id(ids[0])).unwrap().clone();
         assert_eq!(row.labels, labels("fqdn:a.io"));
         assert_eq!(second.allocate_names(&[labels("fqdn:a.io")]).unwrap(), ids[..1]);
         assert_eq!(second.allocate_names(&[inside]).unwrap(), of_prefix, "one inside a prefix of a policy");
+        assert_eq!(second.allocate_api_servers(&[[192, 0, 2, 9].into()]).unwrap(), of_server);
         assert_eq!(second.release_restored(), 1, "that of b.io, which no name has now");
         second.release_names(&ids);
         assert!(table.get(&table.snapshot(), Identity::by_id(ids[0])).is_none());

@@ -1,6 +1,7 @@
 //! Identities of prefixes, valid on this node only; the file that they and those of other nodes are in.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +10,7 @@ use std::time::Instant;
 use datapath_abi::identity::{WORLD, WORLD_IPV4, WORLD_IPV6};
 use identity_core::{Range, Scope};
 use ipnetwork::IpNetwork;
-use labels::LabelArray;
+use labels::{KUBE_APISERVER, Label, LabelArray, LabelRef, RESERVED};
 use state_file::Rewrite;
 use statedb::{RwTable, Writer};
 use tokio::sync::watch;
@@ -26,6 +27,8 @@ use crate::users::Users;
 pub(crate) const PREFIX_USER: &str = "policy";
 /// The user of all identities of DNS names.
 const NAMES: &str = "fqdn";
+/// The user of all identities of the API server's addresses outside of the cluster.
+const API_SERVERS: &str = "kube-apiserver";
 /// The source of labels of DNS names.
 const FQDN: &str = "fqdn";
 
@@ -145,20 +148,35 @@ impl Prefixes {
     /// in the order of the sets. The file has them before this returns, unless its write fails: a start cannot derive
     /// these labels from the kernel's ipcache.
     pub fn allocate_names(&self, sets: &[LabelArray]) -> Result<Vec<u32>, Error> {
+        self.allocate_sets(NAMES, sets)
+    }
+
+    /// Allocates and references the identities of the API server's addresses outside of the cluster, as
+    /// [`allocate_names`](Self::allocate_names) does: they have the labels of the address, of its world and of the API server.
+    pub fn allocate_api_servers(&self, addresses: &[IpAddr]) -> Result<Vec<u32>, Error> {
+        let server = Label::reserved(KUBE_APISERVER);
+        let labels = |address: &IpAddr| {
+            let of_address = self.labels((*address).into());
+            of_address.iter().map(LabelRef::to_label).chain([server.clone()]).collect()
+        };
+        self.allocate_sets(API_SERVERS, &addresses.iter().map(labels).collect::<Vec<_>>())
+    }
+
+    fn allocate_sets(&self, user: &'static str, sets: &[LabelArray]) -> Result<Vec<u32>, Error> {
         let held = self.store.hold();
         let (mut ids, mut new) = (Vec::new(), Vec::new());
         self.table.transact(|w| {
             for labels in sets {
                 let id = match find(w, labels) {
                     Some(row) => {
-                        if !row.users.contains(NAMES) {
-                            w.insert(row.with_user(NAMES));
+                        if !row.users.contains(user) {
+                            w.insert(row.with_user(user));
                         }
                         row.id
                     }
                     None => {
                         let Some(id) = self.free(w) else { break };
-                        w.insert(Identity::new(id, labels.clone()).with_user(NAMES));
+                        w.insert(Identity::new(id, labels.clone()).with_user(user));
                         new.push(id);
                         id
                     }
@@ -179,13 +197,22 @@ impl Prefixes {
 
     /// Releases identities of names. Call it when the ipcache does not have them any more.
     pub fn release_names(&self, ids: &[u32]) {
+        self.release_sets(NAMES, ids);
+    }
+
+    /// Releases identities of the API server's addresses. Call it when the ipcache does not have them any more.
+    pub fn release_api_servers(&self, ids: &[u32]) {
+        self.release_sets(API_SERVERS, ids);
+    }
+
+    fn release_sets(&self, user: &'static str, ids: &[u32]) {
         let held = self.store.hold();
         let (released, _) = self.table.transact(|w| {
             let mut released = 0;
             for &id in ids {
                 let row = w.get(Identity::by_id(id)).filter(|row| row.scope() == Scope::Local).cloned();
-                let Some(row) = row.filter(|row| row.users.contains(NAMES)) else { continue };
-                let left = row.without_user(NAMES, Instant::now());
+                let Some(row) = row.filter(|row| row.users.contains(user)) else { continue };
+                let left = row.without_user(user, Instant::now());
                 match left.users.is_empty() {
                     true => released += usize::from(w.delete(Identity::by_id(id)).is_some()),
                     false => drop(w.insert(left)),
@@ -213,9 +240,12 @@ impl Prefixes {
             for &(prefix, id) in rows.iter().filter(|(_, id)| Range::PREFIXES.contains(*id)) {
                 let labels = self.labels(prefix);
                 let known = w.get(Identity::by_id(id)).cloned();
-                // An address of a DNS name has the labels of the file: the prefix does not show them.
-                let is_of_name = |row: &Identity| row.labels.iter().any(|label| label.source == FQDN);
-                if known.as_ref().is_some_and(|row| row.labels == labels || is_of_name(row)) {
+                // An address of a DNS name or of the API server has the labels of the file: the prefix does not show them.
+                let has_more = |row: &Identity| {
+                    let of_name = row.labels.iter().any(|label| label.source == FQDN);
+                    of_name || row.labels.has(RESERVED, KUBE_APISERVER)
+                };
+                if known.as_ref().is_some_and(|row| row.labels == labels || has_more(row)) {
                     continue;
                 }
                 if let Some(row) = known {

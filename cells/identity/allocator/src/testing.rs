@@ -10,7 +10,6 @@ use crate::allocator::{Identities, QUARANTINE};
 use crate::cluster::Change;
 use crate::error::Error;
 use crate::identity::Identity;
-use crate::nodes::NodeIdentities;
 use crate::prefixes::Prefixes;
 use crate::request::Requests;
 use crate::reserved::reserved;
@@ -54,15 +53,6 @@ pub fn try_of(
 /// Removes the identities that are in quarantine, as after its time. Returns their number.
 pub fn end_quarantine(identities: &Identities) -> usize {
     identities.sweep(Instant::now() + QUARANTINE)
-}
-
-/// Returns identities of nodes on a new table in a database.
-///
-/// # Panics
-/// If the database has the table already.
-pub fn of_nodes(db: &Db) -> (NodeIdentities, Table<Identity>) {
-    let (_, prefixes, table) = of(db, None);
-    (prefixes.of_nodes(), table)
 }
 
 /// The cluster of [`of_cluster`].

@@ -23,7 +23,8 @@
 //!
 //! **Differences from Cilium.** The claims of all sources are kept, not only the winner's: when the winner is deleted, the next
 //! one takes effect at once. A claim belongs to a resource, so that a late deletion by an address's former owner does not
-//! affect the current one.
+//! affect the current one. Claims of the API server's addresses give way to those of nodes, which have its label in their own
+//! identities then, and of pods.
 
 mod cell;
 mod entry;

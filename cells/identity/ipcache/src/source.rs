@@ -9,7 +9,11 @@ pub enum Source {
     Restored,
     /// The agent itself: the world, CIDRs of policies.
     Generated,
-    /// Addresses of DNS names: their identity has the labels of the CIDRs of policies, too, so it wins over these.
+    /// Addresses of the API server outside of the cluster: their identity has the label of the address, too, so it wins over
+    /// the CIDRs of policies.
+    KubeApiServer,
+    /// Addresses of DNS names: their identity has the labels of the CIDRs of policies and of the API server, too, so it wins
+    /// over these.
     Names,
     /// The REST API.
     LocalApi,
@@ -21,8 +25,6 @@ pub enum Source {
     KvStore,
     /// This node's own endpoints and addresses.
     Local,
-    /// Addresses of the API server.
-    KubeApiServer,
 }
 
 impl Source {

@@ -5,19 +5,21 @@ use std::time::Duration;
 
 use api::{Operation, Request, Response, Route};
 use hive::prelude::*;
-use identity::NodeIdentities;
+use identity::Prefixes;
 use ipcache::IpcacheWriter;
 use k8s_tables::Row;
 use k8s_tables::cilium::CiliumNode;
+use k8s_tables::core::EndpointSlice;
 use local_node::{LocalNode, LocalNodeConfig, StateConfig};
 use maps::{FamilyConfig, Maps};
 use state_file::Rewrite;
 use statedb::{RwTable, Table};
 use tunnel::Tunnel;
 
+use crate::api_servers::{ApiServers, OutsideServers};
 use crate::checkpoint::Checkpoint;
 use crate::cluster_nodes::History;
-use crate::follow::Follow;
+use crate::follow::{Follow, Identities};
 use crate::label_identities::{LabelIdentities, Parts};
 use crate::mappings::Settings;
 use crate::metrics::Numbers;
@@ -131,7 +133,8 @@ struct FollowParams {
     tunnel: Arc<Tunnel>,
     families: Config<FamilyConfig>,
     config: Config<LocalNodeConfig>,
-    identities: Option<Arc<NodeIdentities>>,
+    prefixes: Option<Arc<Prefixes>>,
+    slices: Option<Arc<Table<Row<EndpointSlice>>>>,
     nodes: Arc<RwTable<Node>>,
     objects: Arc<Table<Row<CiliumNode>>>,
     local: Arc<Table<LocalNode>>,
@@ -150,11 +153,15 @@ fn follow(p: FollowParams) -> anyhow::Result<()> {
     let addresses = p.config.cidr_rules_select_nodes()?;
     let filter = p.config.node_label_filter()?;
     let labels = p.config.enable_node_selector_labels.then_some(filter);
-    let identities = p.identities.filter(|_| labels.is_some() || addresses);
     let parts = Parts { labels, addresses };
-    let label_identities = identities.map(|allocator| LabelIdentities::new((*allocator).clone(), parts));
+    let identities = p.prefixes.map(|prefixes| Identities {
+        initializer: Some(prefixes.of_nodes().register("api-servers")),
+        by_labels: LabelIdentities::new(prefixes.of_nodes(), parts),
+        outside: OutsideServers::new((*prefixes).clone(), p.ipcache.clone()),
+    });
     let follow = Follow {
-        label_identities,
+        identities,
+        api_servers: ApiServers(p.slices),
         settings: Settings { tunnel: p.tunnel, families: FamilyConfig::clone(&p.families) },
         nodes: p.nodes,
         objects: p.objects,

@@ -54,6 +54,11 @@ impl Claims {
         self.grant(prefix)
     }
 
+    /// Whether a node claims this prefix.
+    pub(crate) fn has(&self, prefix: IpNetwork) -> bool {
+        self.by_prefix.contains_key(&prefix)
+    }
+
     /// Whether the node has this prefix.
     pub(crate) fn is_granted(&self, prefix: IpNetwork, node: NodeIndex) -> bool {
         let claims = self.by_prefix.get(&prefix).into_iter();

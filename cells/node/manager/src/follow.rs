@@ -1,17 +1,20 @@
 //! The job: the local node, restored nodes and CiliumNodes into the table and the ipcache.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::identity::Identity;
 use hive::health::{SHOWN, summarize};
 use hive::{Health, JobCx};
 use ipcache::IpcacheWriter;
 use k8s_tables::Row;
 use k8s_tables::cilium::CiliumNode;
 use local_node::LocalNode;
-use statedb::{Batch, Initializer, RwTable, Table};
+use statedb::{Batch, Initializer, RwTable, Table, Watch};
 
+use crate::api_servers::{ApiServers, OutsideServers};
 use crate::checkpoint::Checkpoint;
 use crate::cluster_nodes::History;
 use crate::label_identities::{Assigned, LabelIdentities};
@@ -26,13 +29,22 @@ use crate::source::NodeSource;
 const BATCH: usize = 512;
 
 /// An upper bound of the time between a program's lookups in the ipcache and in a policy map.
-const IN_FLIGHT: Duration = Duration::from_millis(1);
+pub(crate) const IN_FLIGHT: Duration = Duration::from_millis(1);
+
+/// The identities of nodes and of API servers.
+pub(crate) struct Identities {
+    pub(crate) by_labels: LabelIdentities,
+    pub(crate) outside: OutsideServers,
+    /// Completed when the host has the labels that it is selected by, and addresses of API servers their claims.
+    pub(crate) initializer: Option<Initializer<Identity>>,
+}
 
 /// The parameters of the job.
 pub(crate) struct Follow {
     pub(crate) settings: Settings,
-    /// Identities by labels, if nodes have them.
-    pub(crate) label_identities: Option<LabelIdentities>,
+    /// None in agents without identities.
+    pub(crate) identities: Option<Identities>,
+    pub(crate) api_servers: ApiServers,
     pub(crate) nodes: Arc<RwTable<Node>>,
     pub(crate) objects: Arc<Table<Row<CiliumNode>>>,
     pub(crate) local: Arc<Table<LocalNode>>,
@@ -63,7 +75,8 @@ impl Follow {
     async fn follow(self, cx: &JobCx) {
         let Follow {
             settings,
-            mut label_identities,
+            mut identities,
+            api_servers,
             nodes,
             objects,
             local,
@@ -84,13 +97,18 @@ impl Follow {
         loop {
             let snapshot = objects.snapshot();
             let (is_listed, listed) = objects.initialized_watch(&snapshot);
-            let (batch, objects_changed) = changes.read(&snapshot, BATCH);
+            let (servers, servers_changed) = api_servers.read(&snapshot);
             let (row, local_changed) = local.get_watch(&snapshot, LocalNode::query());
             if let Some(row) = row {
                 state.local(&mut events, Node::from(&**row), &numbers);
             }
-            state.objects(&mut events, &batch, &numbers);
-            let is_complete = is_listed && batch.len() < BATCH;
+            let (mut is_complete, mut objects_changed) = (false, None);
+            // The first claim of an address has the identity of API servers if it is one.
+            if servers.is_some() {
+                let (batch, watch) = changes.read(&snapshot, BATCH);
+                state.objects(&mut events, &batch, &numbers);
+                (is_complete, objects_changed) = (is_listed && batch.len() < BATCH, Some(watch));
+            }
             let mut rows = state.model.apply(events.drain(..));
             let initializer = match initializers.take_if(|_| is_complete) {
                 Some((table, entries)) => {
@@ -101,31 +119,76 @@ impl Follow {
                 }
                 None => None,
             };
-            let assigned = match &mut label_identities {
-                Some(identities) => identities.assign(&rows).await,
+            let assigned = match &mut identities {
+                Some(identities) => {
+                    if let Some(servers) = &servers {
+                        let changed = identities.by_labels.set_api_servers(servers.clone());
+                        rows.extend(state.model.with_addresses(&changed));
+                    }
+                    identities.by_labels.assign(&rows).await
+                }
                 None => Assigned::default(),
             };
-            let claimed = write(&settings, &nodes, &history, &ipcache, rows, &assigned, initializer);
-            if let Some(identities) = &label_identities {
-                if let Some(revision) = claimed {
+            let (table, entries) = initializer.unzip();
+            let claimed = write(&settings, &nodes, &history, &ipcache, rows, &assigned, table);
+            if let Some(identities) = &mut identities {
+                if assigned.has_changes() {
                     // An error means that the agent stops: the identities stay as they are.
-                    if ipcache.applied(revision, &[]).await.is_err() {
+                    if let Some(revision) = claimed
+                        && ipcache.applied(revision, &[]).await.is_err()
+                    {
                         return;
                     }
+                    tokio::time::sleep(IN_FLIGHT).await;
+                    identities.by_labels.release(assigned).await;
                 }
-                tokio::time::sleep(IN_FLIGHT).await;
-                identities.release(assigned).await;
-                report_identities(identities, &health);
+                let error = match servers {
+                    Some(servers) => identities.set_servers(&servers, &state.model, &settings).await.err(),
+                    None => None,
+                };
+                report_identities(&identities.by_labels, error.as_ref(), &health);
+            }
+            // Sources of claims are complete when the addresses of API servers have theirs, too.
+            if let Some(entries) = entries {
+                ipcache.complete(entries);
             }
             numbers.nodes.set(i64::try_from(state.model.len()).unwrap_or(i64::MAX));
             state.report(cx, &health);
             drop(snapshot);
             tokio::select! {
-                () = objects_changed.changed() => {}
+                () = changed(objects_changed.as_ref()) => {}
+                () = changed(servers_changed.as_ref()) => {}
                 () = local_changed.changed() => {}
                 () = listed.changed(), if !is_listed => {}
             }
         }
+    }
+}
+
+/// Waits for the watch, without one for ever.
+async fn changed(watch: Option<&Watch>) {
+    match watch {
+        Some(watch) => watch.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Identities {
+    /// Makes these the addresses of the API server, as far as they are of the host or of no node.
+    async fn set_servers(
+        &mut self,
+        servers: &BTreeSet<IpAddr>,
+        model: &Model,
+        settings: &Settings,
+    ) -> Result<(), ::identity::Error> {
+        let nodes = self.outside.prefixes.of_nodes();
+        nodes.set_host_is_api_server(model.is_local_with(servers));
+        let is_outside = |ip: &&IpAddr| settings.has(**ip) && !model.has_address(**ip);
+        let result = self.outside.set(servers.iter().filter(is_outside).copied().collect()).await;
+        if let Some(initializer) = self.initializer.take() {
+            nodes.complete(initializer);
+        }
+        result
     }
 }
 
@@ -191,13 +254,18 @@ fn degrade(row: &Health, error: Option<String>, message: String) {
     }
 }
 
-/// Reports nodes that have no identity of their own.
-fn report_identities(identities: &LabelIdentities, health: &Health) {
+/// Reports nodes that have no identity of their own, and the error of those of API servers.
+fn report_identities(identities: &LabelIdentities, servers: Option<&::identity::Error>, health: &Health) {
     let count = identities.failed().count();
     degrade(
         &health.child("identities"),
         (count > 0).then(|| summarize(identities.failed(), SHOWN, "; ")),
         format!("{count} nodes have no identity of their labels: policies do not select them"),
+    );
+    degrade(
+        &health.child("api-servers"),
+        servers.map(ToString::to_string),
+        "Addresses of the API server have no identity: policies do not select them".to_owned(),
     );
 }
 
@@ -210,7 +278,7 @@ fn write(
     ipcache: &IpcacheWriter,
     rows: Rows,
     assigned: &Assigned,
-    initializers: Option<(Initializer<Node>, Initializer<ipcache::Entry>)>,
+    initializer: Option<Initializer<Node>>,
 ) -> Option<u64> {
     let mut claims = Vec::new();
     let mut past = Vec::new();
@@ -229,14 +297,9 @@ fn write(
         }
         past.push(((cluster, name), before));
     }
-    let (table, entries) = initializers.unzip();
-    if let Some(table) = table {
-        table.done(&mut txn);
+    if let Some(initializer) = initializer {
+        initializer.done(&mut txn);
     }
     history.commit(txn, past);
-    let revision = (!claims.is_empty()).then(|| ipcache.apply(claims));
-    if let Some(entries) = entries {
-        ipcache.complete(entries);
-    }
-    revision
+    (!claims.is_empty()).then(|| ipcache.apply(claims))
 }

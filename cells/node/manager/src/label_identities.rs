@@ -1,12 +1,12 @@
-//! The identities of other nodes by their labels (`enable-node-selector-labels`) and addresses (`policy-cidr-match-mode`);
-//! without either they have one.
+//! The identities of other nodes by their labels (`enable-node-selector-labels`) and addresses (`policy-cidr-match-mode`), and
+//! of those of the API server; others have one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ::identity::{NodeIdentities, cidr_labels};
 use datapath_abi::identity;
-use labels::{CIDR, Filter, K8S, Label, LabelArray, LabelRef, Labels, POLICY_CLUSTER};
+use labels::{CIDR, Filter, K8S, KUBE_APISERVER, Label, LabelArray, LabelRef, Labels, POLICY_CLUSTER};
 
 use crate::model::{Key, Rows};
 use crate::node::Node;
@@ -28,6 +28,8 @@ pub(crate) struct Parts {
 pub(crate) struct LabelIdentities {
     allocator: NodeIdentities,
     parts: Parts,
+    /// The addresses of the API server.
+    api_servers: BTreeSet<IpAddr>,
     identities: BTreeMap<Key, OwnIdentities>,
     /// Errors of allocations, by the node's name; such a node has the identity of nodes without labels.
     failed: BTreeMap<Key, String>,
@@ -69,6 +71,11 @@ pub(crate) struct Assigned {
 }
 
 impl Assigned {
+    /// Whether a node has other identities than before.
+    pub(crate) fn has_changes(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
     /// Returns the node's identities before and after the batch.
     pub(crate) fn of(&self, key: &Key) -> [OwnIdentities; 2] {
         let current = || self.current.get(key).cloned().unwrap_or_default();
@@ -78,7 +85,16 @@ impl Assigned {
 
 impl LabelIdentities {
     pub(crate) fn new(allocator: NodeIdentities, parts: Parts) -> LabelIdentities {
-        LabelIdentities { allocator, parts, identities: BTreeMap::new(), failed: BTreeMap::new() }
+        let (api_servers, identities, failed) = <_>::default();
+        LabelIdentities { allocator, parts, api_servers, identities, failed }
+    }
+
+    /// Sets the addresses of the API server. Returns those that are new or gone: nodes with one of them are to be
+    /// [assigned](Self::assign) again.
+    pub(crate) fn set_api_servers(&mut self, addresses: BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
+        let changed = self.api_servers.symmetric_difference(&addresses).copied().collect();
+        self.api_servers = addresses;
+        changed
     }
 
     /// Allocates the identities of rows that are inserted, and waits until policy has rows for new ones.
@@ -109,12 +125,15 @@ impl LabelIdentities {
     }
 
     async fn allocate(&mut self, key: &Key, node: &Node) -> OwnIdentities {
-        let mut wanted = Vec::new();
-        if self.parts.addresses {
-            let own: BTreeSet<IpAddr> = node.addresses.iter().map(|address| address.ip).collect();
-            wanted.extend(own.into_iter().map(|ip| (Some(ip), self.labels(node, Some(ip)))));
-        } else {
+        let own: BTreeSet<IpAddr> = node.addresses.iter().map(|address| address.ip).collect();
+        let has_own = |ip: &IpAddr| self.parts.addresses || self.api_servers.contains(ip);
+        let of_addresses = own.into_iter().filter(has_own).map(|ip| (Some(ip), self.labels(node, Some(ip))));
+        let mut wanted: Vec<_> = of_addresses.collect();
+        if self.parts.labels.is_some() && !self.parts.addresses {
             wanted.push((None, self.labels(node, None)));
+        }
+        if wanted.is_empty() {
+            return OwnIdentities::default();
         }
         let (allocator, name) = (self.allocator.clone(), node.full_name());
         let allocated = hive::blocking(move || -> Vec<_> {
@@ -170,7 +189,10 @@ impl LabelIdentities {
             all.extend(counted.0.into_values());
             all.push(label(K8S, POLICY_CLUSTER, &node.cluster));
         }
-        let prefix = address.map(|ip| cidr_labels(ip.into(), true, true));
+        if address.is_some_and(|ip| self.api_servers.contains(&ip)) {
+            all.push(Label::reserved(KUBE_APISERVER));
+        }
+        let prefix = address.filter(|_| self.parts.addresses).map(|ip| cidr_labels(ip.into(), true, true));
         let of_prefix = prefix.iter().flat_map(LabelArray::iter).filter(|label| label.source == CIDR);
         all.extend(of_prefix.map(LabelRef::to_label));
         all.into_iter().collect()

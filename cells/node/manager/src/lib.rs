@@ -2,7 +2,7 @@
 //!
 //! **Owns** the table `nodes`, the claims `node//NAME` in the ipcache, the map `cilium_node_map_v2` with the nodes' ids, the
 //! file `state/nodes.json`.
-//! **Needs** the node's row, the table of CiliumNodes, the ipcache, the options of the tunnel; `Arc<Maps>` if there are any.
+//! **Needs** the node's row, the tables of CiliumNodes and EndpointSlices, the ipcache, the options of the tunnel; `Arc<Maps>` if there are any.
 //! **Provides** `Arc<Table<Node>>`, `GET /cluster/nodes`, `GET /node/ids`, the metrics `nodes_all_*`.
 //!
 //! **Life.** The nodes of the previous run are in the table as `restored` until the CiliumNodes are listed; then the table is
@@ -16,6 +16,11 @@
 //! **Claims.** Addresses of other nodes are the identity `remote-node`, those of their health endpoints `health`, of their
 //! ingress `ingress`. Their pod ranges are the world with the node's tunnel endpoint, for pods that are not known yet, and leave
 //! the identity to a policy that names the same range.
+//!
+//! **API server.** The endpoints of the service `default/kubernetes` are selected by the entity `kube-apiserver`: an address of
+//! another node has an identity with that label beside `remote-node`, this node's host has it beside its own, and an address of
+//! no node has one of its own, with the labels of the address and the world. Objects of nodes are read once these endpoints are
+//! listed.
 //!
 //! ```
 //! use node_manager::{Family, Node};
@@ -35,6 +40,7 @@
 
 #![forbid(unsafe_code)]
 
+mod api_servers;
 mod cell;
 mod checkpoint;
 mod claims;

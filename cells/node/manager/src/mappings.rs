@@ -23,7 +23,8 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    fn has(&self, ip: IpAddr) -> bool {
+    /// Whether the family of an address is enabled.
+    pub(crate) fn has(&self, ip: IpAddr) -> bool {
         match ip {
             IpAddr::V4(_) => self.families.enable_ipv4,
             IpAddr::V6(_) => self.families.enable_ipv6,

@@ -91,6 +91,24 @@ impl Model {
         keys
     }
 
+    /// Whether a node claims the address.
+    pub(crate) fn has_address(&self, address: IpAddr) -> bool {
+        self.addresses.has(address.into())
+    }
+
+    /// Whether the local node has one of these addresses.
+    pub(crate) fn is_local_with(&self, wanted: &BTreeSet<IpAddr>) -> bool {
+        let mut local = self.nodes.values().filter(|node| node.is_local());
+        local.any(|node| node.addresses.iter().any(|address| wanted.contains(&address.ip)))
+    }
+
+    /// Returns the rows of the nodes with one of these addresses.
+    pub(crate) fn with_addresses(&self, wanted: &BTreeSet<IpAddr>) -> Rows {
+        let has_one = |node: &Node| node.addresses.iter().any(|address| wanted.contains(&address.ip));
+        let nodes = self.nodes.iter().filter(|(_, node)| has_one(node));
+        nodes.map(|(index, node)| (key(node), Some(self.row(*index, node)))).collect()
+    }
+
     /// Returns the number of nodes.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()

@@ -13,6 +13,7 @@ use ipcache::{Entry, IpcacheWriter};
 use ipnetwork::IpNetwork;
 use k8s_fake_apiserver::Tracker;
 use k8s_tables::cilium::CiliumNode;
+use k8s_tables::core::EndpointSlice;
 use local_node::{LocalNode, LocalNodeStore, StateConfig};
 use node_manager::{Node, NodeSource};
 use statedb::{RwTable, Table};
@@ -64,10 +65,10 @@ fn hive(state: &Path, maps: Option<&Sandbox>, objects: &[String]) -> TestHive {
         local_node::testing::given(local()),
         config::<local_node::LocalNodeConfig>(),
         provide(|db: Arc<statedb::Db>| {
-            let (nodes, table) = identity::testing::of_nodes(&db);
-            (Arc::new(nodes), Arc::new(table))
+            let (_, prefixes, table) = identity::testing::of(&db, None);
+            (Arc::new(prefixes), Arc::new(table))
         }),
-        module("tables", "Tables", [k8s_tables::table::<CiliumNode>()]),
+        module("tables", "Tables", [k8s_tables::table::<CiliumNode>(), k8s_tables::table::<EndpointSlice>()]),
         fake_ipcache(),
         node_manager::cell(),
         provide(|routes: Group<Route>| Arc::new(Routes(routes.iter().cloned().collect()))),
@@ -252,6 +253,56 @@ async fn addresses_of_nodes_have_labels_of_their_prefixes() {
     hive.until("the identity of the first address is gone", || count() == 1).await;
     tracker.delete(&node.replace("192.0.2.2", "192.0.2.7")).unwrap();
     hive.until("as is that of a deleted node", || count() == 0).await;
+    drop((tracker, map, identities));
+    hive.finish().await;
+}
+
+/// The API server on another node, on this one, and outside of the cluster.
+#[tokio::test]
+async fn addresses_of_the_api_server_have_its_label() {
+    let dir = tempfile::tempdir().unwrap();
+    let slice = |addresses: &[&str]| {
+        let endpoints: Vec<String> = addresses.iter().map(|ip| format!("{{addresses: [{ip}]}}")).collect();
+        format!(
+            "{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {{name: kubernetes, namespace: default, \
+             labels: {{kubernetes.io/service-name: kubernetes}}}}, addressType: IPv4, endpoints: [{}], ports: []}}",
+            endpoints.join(", ")
+        )
+    };
+    let other = slice(&["192.0.2.3"]).replace("default", "shop");
+    let objects = [slice(&["192.0.2.2", "198.51.100.7"]), other, object("n2", "192.0.2.2", "10.0.2.0/24")];
+    let mut hive = hive(dir.path(), None, &objects);
+    hive.start().await;
+    let (tracker, map) = (hive.get::<Tracker>(), hive.get::<FakeMap>());
+    let identities = hive.get::<Table<Identity>>();
+    let labels_of = |id| {
+        let snapshot = identities.snapshot();
+        identities.get(&snapshot, Identity::by_id(id)).map(|row| row.labels.texts().join(","))
+    };
+    let labels = |ip: &str| labels_of(map.identity(&format!("{ip}/32"))?);
+    hive.until("the other node has its identity", || map.identity("192.0.2.2/32") == Some(7)).await;
+    let expected = "cidr:198.51.100.7/32,reserved:kube-apiserver,reserved:world-ipv4";
+    hive.until("the address outside has its label", || labels("198.51.100.7").as_deref() == Some(expected))
+        .await;
+    assert_eq!(labels_of(1).as_deref(), Some("reserved:host"));
+    let outside = map.identity("198.51.100.7/32").unwrap();
+
+    // It moves to this node, and to a node that has not come yet.
+    tracker.add(&slice(&["192.0.2.1", "192.0.2.3"])).unwrap();
+    hive.until("the host has it", || {
+        labels_of(1).as_deref() == Some("reserved:host,reserved:kube-apiserver")
+    })
+    .await;
+    hive.until("the other node has it no more", || map.identity("192.0.2.2/32") == Some(6)).await;
+    hive.until("the identity outside is gone", || labels_of(outside).is_none()).await;
+    assert_eq!(map.identity("198.51.100.7/32"), None);
+    hive.until("the other address has it", || labels("192.0.2.3").is_some_and(|all| all.contains("cidr:")))
+        .await;
+    tracker.add(&object("n3", "192.0.2.3", "10.0.3.0/24")).unwrap();
+    hive.until("as that of a node", || map.identity("192.0.2.3/32") == Some(7)).await;
+    tracker.delete(&slice(&[])).unwrap();
+    hive.until("and no node without a slice", || map.identity("192.0.2.3/32") == Some(6)).await;
+    hive.until("nor the host", || labels_of(1).as_deref() == Some("reserved:host")).await;
     drop((tracker, map, identities));
     hive.finish().await;
 }

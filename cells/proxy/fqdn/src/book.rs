@@ -9,7 +9,7 @@ use fqdn::{Changes, History, Limits, Lookup, Names, Pattern, RestoredRules, Sele
 use identity::cidr_labels;
 use ipnetwork::IpNetwork;
 use jiff::Timestamp;
-use labels::{LabelArray, LabelRef};
+use labels::{KUBE_APISERVER, LabelArray, LabelRef, RESERVED};
 use serde_json::Value;
 
 use crate::record;
@@ -173,14 +173,18 @@ impl Book {
     }
 }
 
-/// Returns the labels of an address: those of its selectors, of the longest prefix that covers it, and of its world.
+/// Returns the labels of an address: those of its selectors, of the longest prefix that covers it, of its world, and of the
+/// API server if it is one of `api_servers`.
 pub(crate) fn labels_of(
     address: IpAddr,
     selectors: &BTreeSet<Selector>,
     prefixes: &BTreeSet<IpNetwork>,
+    api_servers: &BTreeSet<IpNetwork>,
     families: [bool; 2],
 ) -> LabelArray {
-    let covering = prefixes.iter().filter(|prefix| prefix.contains(address));
+    let server = api_servers.get(&address.into());
+    let prefixes = prefixes.iter().chain(server);
+    let covering = prefixes.filter(|prefix| prefix.contains(address));
     let longest = covering.max_by_key(|prefix| prefix.prefix());
     let world = match address {
         IpAddr::V4(_) => "0.0.0.0/0",
@@ -190,7 +194,8 @@ pub(crate) fn labels_of(
     let of_prefix = prefix.map(|prefix| cidr_labels(prefix, families[0], families[1])).unwrap_or_default();
     let of_name = |key| LabelRef { key, value: "", source: FQDN };
     let names: BTreeSet<&str> = selectors.iter().map(Selector::label_key).collect();
-    names.into_iter().map(of_name).chain(of_prefix.iter()).collect()
+    let of_server = server.map(|_| LabelRef { key: KUBE_APISERVER, value: "", source: RESERVED });
+    names.into_iter().map(of_name).chain(of_prefix.iter()).chain(of_server).collect()
 }
 
 #[cfg(test)]
@@ -286,10 +291,16 @@ mod tests {
         let selectors = BTreeSet::from([Selector::name("a.io"), Selector::pattern("*.io")]);
         let prefixes = ["192.0.2.0/24", "192.0.0.0/16", "198.51.100.0/24"];
         let prefixes = prefixes.iter().map(|prefix| prefix.parse().unwrap()).collect();
-        let mut texts = labels_of(ip("192.0.2.1"), &selectors, &prefixes, [true, false]).texts();
+        let servers = BTreeSet::from(["192.0.2.9/32".parse().unwrap()]);
+        let mut texts = labels_of(ip("192.0.2.1"), &selectors, &prefixes, &servers, [true, false]).texts();
         texts.sort();
         assert_eq!(texts, ["cidr:192.0.2.0/24", "fqdn:*.io", "fqdn:a.io", "reserved:world"]);
-        let labels = labels_of(ip("fd00::1"), &selectors, &prefixes, [true, true]);
+        let mut texts = labels_of(ip("192.0.2.9"), &selectors, &prefixes, &servers, [true, false]).texts();
+        texts.sort();
+        let expected =
+            ["cidr:192.0.2.9/32", "fqdn:*.io", "fqdn:a.io", "reserved:kube-apiserver", "reserved:world"];
+        assert_eq!(texts, expected, "of the API server, too");
+        let labels = labels_of(ip("fd00::1"), &selectors, &prefixes, &servers, [true, true]);
         assert!(labels.has("reserved", "world-ipv6") && labels.has("fqdn", "a.io"));
     }
 }

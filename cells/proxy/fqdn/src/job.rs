@@ -50,6 +50,8 @@ pub(crate) struct Realized {
     identities: BTreeMap<LabelArray, u32>,
     /// The prefixes of policies, as of the last search.
     prefixes: BTreeSet<IpNetwork>,
+    /// The addresses of the API server outside of the cluster, as of the last search.
+    api_servers: BTreeSet<IpNetwork>,
     /// The selectors of policies, and the labels of the identities that they have before their first address.
     selectors: BTreeSet<Selector>,
     preallocated: BTreeSet<LabelArray>,
@@ -75,11 +77,19 @@ impl Job {
             if is_scan_due && last_scan.is_none_or(|last| last.elapsed() >= SCAN_INTERVAL) {
                 let snapshot = self.tables.ipcache.snapshot();
                 let (entries, watch) = self.tables.ipcache.all_watch(&snapshot);
-                let prefixes: BTreeSet<IpNetwork> =
-                    entries.filter(|entry| is_of_policy(entry)).map(|entry| entry.prefix).collect();
+                let (mut prefixes, mut api_servers) = (BTreeSet::new(), BTreeSet::new());
+                for entry in entries {
+                    if is_of_policy(entry) {
+                        prefixes.insert(entry.prefix);
+                    }
+                    if entry.claims().iter().any(|claim| claim.source == Source::KubeApiServer) {
+                        api_servers.insert(entry.prefix);
+                    }
+                }
                 (ipcache_watch, last_scan, is_scan_due) = (watch, Some(Instant::now()), false);
-                if prefixes != self.realized.prefixes {
-                    self.realized.prefixes = prefixes;
+                let realized = &mut self.realized;
+                if (&prefixes, &api_servers) != (&realized.prefixes, &realized.api_servers) {
+                    (realized.prefixes, realized.api_servers) = (prefixes, api_servers);
                     self.shared.book.lock().recheck();
                 }
             }
@@ -146,7 +156,8 @@ impl Job {
         let Batch { addresses, change } = batch;
         let (families, realized) = (self.tables.families, &self.realized);
         let desired = addresses.into_iter().map(|(address, selectors)| {
-            let labels = || labels_of(address, &selectors, &realized.prefixes, families);
+            let Realized { prefixes, api_servers, .. } = realized;
+            let labels = || labels_of(address, &selectors, prefixes, api_servers, families);
             (address, (!selectors.is_empty()).then(labels))
         });
         let changed: BTreeMap<IpAddr, Option<LabelArray>> =
@@ -183,7 +194,8 @@ impl Job {
         let enabled = unspecified.into_iter().zip(families).filter(|(_, is_enabled)| *is_enabled);
         let of_family = |(address, _)| {
             let labels = move |selector: &Selector| {
-                labels_of(address, &BTreeSet::from([selector.clone()]), &BTreeSet::new(), families)
+                let (selectors, none) = (BTreeSet::from([selector.clone()]), BTreeSet::new());
+                labels_of(address, &selectors, &none, &none, families)
             };
             selectors.iter().map(labels)
         };
