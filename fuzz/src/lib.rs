@@ -24,17 +24,33 @@
 //! | `envoy` | an Envoy, and an API server | requests of xDS, messages of the access log, Envoy configurations |
 //! | `dns` | pods, and the servers that they ask | queries and answers through the DNS proxy, over UDP and TCP |
 //! | `packets` | pods and the network | the programs of tc, by test runs: needs root |
+//! | `xdp` | the network | the programs of XDP, by test runs, each packet beside a node without them: needs root |
 //! | `events` | pods, by their packets; the server of the monitor's socket | events, the stream, the lines that are printed |
 
+#[path = "../../ebpf/object/tests/datapath/entry.rs"]
+#[allow(dead_code, reason = "a part of what the tests need")]
+mod entry;
 #[path = "../../ebpf/object/tests/datapath/kit.rs"]
 #[allow(dead_code, reason = "a part of what the tests need")]
 mod kit;
+#[path = "../../ebpf/object/tests/datapath/l4.rs"]
+#[allow(dead_code, reason = "a part of what the tests need")]
+mod l4;
 #[path = "../../ebpf/object/tests/datapath/packet.rs"]
 #[allow(dead_code, reason = "a part of what the tests need")]
 mod packet;
 #[path = "../../ebpf/object/tests/datapath/random.rs"]
 #[allow(dead_code, reason = "a part of what the tests need")]
 mod random;
+#[path = "../../ebpf/object/tests/datapath/random_xdp.rs"]
+#[allow(dead_code, reason = "a part of what the tests need")]
+mod random_xdp;
+#[path = "../../ebpf/object/tests/datapath/service.rs"]
+#[allow(dead_code, reason = "a part of what the tests need")]
+mod service;
+#[path = "../../ebpf/object/tests/datapath/uplink.rs"]
+#[allow(dead_code, reason = "a part of what the tests need")]
+mod uplink;
 
 mod answers;
 mod bodies;
@@ -56,6 +72,7 @@ mod packets;
 mod policies;
 mod records;
 mod tables;
+mod xdp;
 
 /// A parser with its properties.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +86,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 20] = [
     Target { name: "http", longest: 2048, run: http::run },
     Target { name: "bodies", longest: 2048, run: bodies::run },
     Target { name: "cni", longest: 2048, run: cni::run },
@@ -89,9 +106,11 @@ pub const TARGETS: [Target; 19] = [
     Target { name: "envoy", longest: 4096, run: envoy::run },
     Target { name: "dns", longest: 2048, run: dns::run },
     Target { name: "packets", longest: 1024, run: packets::run },
+    Target { name: "xdp", longest: 1024, run: xdp::run },
 ];
 
 pub use packets::seeds as seeds_of_packets;
+pub use xdp::seeds as seeds_of_xdp;
 
 /// The number of places in programs of the kernel that inputs may reach.
 pub const PLACES: usize = packets::PLACES;

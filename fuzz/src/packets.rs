@@ -1,5 +1,6 @@
 //! Packets at the hooks of tc, by runs of the programs: configuration, hook, policy and packets are chosen by the input.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -19,7 +20,7 @@ pub(crate) const PLACES: usize = 1024;
 pub(crate) static REACHED: [AtomicU8; PLACES] = [const { AtomicU8::new(0) }; PLACES];
 
 /// The bytes of an input as choices; zeros after its end.
-struct Bytes<'a>(&'a [u8]);
+pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 
 impl Choices for Bytes<'_> {
     fn below(&mut self, end: usize) -> usize {
@@ -69,6 +70,11 @@ pub(crate) fn run(data: &[u8]) {
         feed.packet(&packet(&mut choices)).unwrap();
     }
     let (_, places) = feed.end().unwrap();
+    reach(places);
+}
+
+/// Records places that have counted packets.
+pub(crate) fn reach(places: BTreeSet<[u8; 8]>) {
     for place in places {
         // FNV-1a.
         let hash = place.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -79,7 +85,7 @@ pub(crate) fn run(data: &[u8]) {
 }
 
 /// Records the choices of a seed.
-struct Recorder(Numbers, Vec<u8>);
+pub(crate) struct Recorder(pub(crate) Numbers, pub(crate) Vec<u8>);
 
 impl Choices for Recorder {
     fn below(&mut self, end: usize) -> usize {
