@@ -6,6 +6,7 @@ mod bad_manifests;
 mod cleanup;
 mod cnitool;
 mod connectivity;
+mod containerd;
 mod dashboards;
 mod descriptors;
 mod failures;
