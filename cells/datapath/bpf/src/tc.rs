@@ -73,19 +73,12 @@ impl Tc {
         name: &str,
         program: &impl AsFd,
     ) -> Result<()> {
-        let mut message = filter(ifindex, direction, priority);
-        let options = [
-            TcFilterBpfOption::ProgFd(program.as_fd().as_raw_fd().cast_unsigned()),
-            TcFilterBpfOption::ProgName(name.to_owned()),
-            TcFilterBpfOption::Flags(TcBpfFlags::DirectAction),
-        ];
-        message.attributes.push(TcAttribute::Options(options.map(TcOption::Bpf).to_vec()));
+        let message = program_filter(ifindex, direction, priority, name, program);
         self.request(libc::RTM_NEWTFILTER, message, NLM_F_CREATE | NLM_F_REPLACE)
             .map_err(|source| tc_error("attach tc filter", ifindex, source))
     }
 
-    /// Calls [`Tc::attach`] and, only if the qdisc is missing, [`Tc::ensure_clsact`] before a retry: a replacement is
-    /// one request.
+    /// Calls [`Tc::attach`] and, only if the qdisc is missing, adds it with the filter: a replacement is one request.
     pub fn attach_with_clsact(
         &self,
         ifindex: u32,
@@ -96,11 +89,28 @@ impl Tc {
     ) -> Result<()> {
         match self.attach(ifindex, direction, priority, name, program) {
             Err(e) if matches!(e.errno(), Some(libc::EINVAL | libc::ENOENT | libc::EOPNOTSUPP)) => {
-                self.ensure_clsact(ifindex)?;
-                self.attach(ifindex, direction, priority, name, program)
+                let filter = program_filter(ifindex, direction, priority, name, program);
+                self.add_clsact_with(ifindex, filter)
             }
             other => other,
         }
+    }
+
+    /// Adds the qdisc and a filter in one datagram: a job that compares interfaces when the kernel reports the qdisc would
+    /// attach the missing filter a second time, and both would wait for each other.
+    fn add_clsact_with(&self, ifindex: u32, filter: TcMessage) -> Result<()> {
+        let qdisc = Request { kind: libc::RTM_NEWQDISC, body: clsact(ifindex) };
+        let filter = Request { kind: libc::RTM_NEWTFILTER, body: filter };
+        let requests = [(&qdisc, NLM_F_CREATE | NLM_F_EXCL), (&filter, NLM_F_CREATE | NLM_F_REPLACE)];
+        let attached = |source| tc_error("attach tc filter", ifindex, source);
+        let results = self.connection.borrow_mut().request_all(requests).map_err(attached)?;
+        let mut results = results.into_iter();
+        if let Some(Err(source)) = results.next()
+            && !source.is_exists()
+        {
+            return Err(tc_error("add qdisc clsact", ifindex, source));
+        }
+        results.try_for_each(|result| result.map_err(attached))
     }
 
     /// Removes the filter with handle 1 at that priority; false if there was none.
@@ -193,6 +203,24 @@ fn filter(ifindex: u32, direction: Direction, priority: u16) -> TcMessage {
     message.header = header(ifindex, HANDLE.into(), parent(direction));
     message.header.info = u32::from(priority) << 16 | ETH_P_ALL;
     message.attributes.push(TcAttribute::Kind(TcFilterBpf::KIND.to_owned()));
+    message
+}
+
+/// A filter of a program in direct-action mode.
+fn program_filter(
+    ifindex: u32,
+    direction: Direction,
+    priority: u16,
+    name: &str,
+    program: &impl AsFd,
+) -> TcMessage {
+    let mut message = filter(ifindex, direction, priority);
+    let options = [
+        TcFilterBpfOption::ProgFd(program.as_fd().as_raw_fd().cast_unsigned()),
+        TcFilterBpfOption::ProgName(name.to_owned()),
+        TcFilterBpfOption::Flags(TcBpfFlags::DirectAction),
+    ];
+    message.attributes.push(TcAttribute::Options(options.map(TcOption::Bpf).to_vec()));
     message
 }
 
