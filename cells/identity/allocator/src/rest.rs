@@ -2,7 +2,8 @@
 
 use api::{Request, Response};
 use api_models as models;
-use labels::{LabelArray, Labels};
+use datapath_abi::identity::UNKNOWN;
+use labels::{Label, LabelArray, Labels};
 use statedb::Table;
 
 use crate::identity::Identity;
@@ -24,13 +25,18 @@ pub(crate) fn list(table: &Table<Identity>, request: &Request) -> Response {
     }
 }
 
-/// Returns the identity with the id.
+/// Returns the identity with the id. 0 is that of rows of policy maps for all peers: no row of the table, but an answer, as
+/// `cilium-dbg bpf policy get` asks for the labels of each row.
 pub(crate) fn by_id(table: &Table<Identity>, request: &Request) -> Response {
     let Ok(id) = request.param("id").parse::<u32>() else {
         return Response::empty(400);
     };
     match table.get(&table.snapshot(), Identity::by_id(id)) {
         Some(row) => Response::json(200, &model(row)),
+        None if id == UNKNOWN => {
+            let labels = vec![Label::reserved("unknown").to_string()];
+            Response::json(200, &models::Identity { labels, ..models::Identity::default() })
+        }
         None => Response::empty(404),
     }
 }

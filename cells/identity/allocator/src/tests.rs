@@ -321,6 +321,7 @@ async fn identities_are_found_by_id_and_by_labels() {
     let own = format!("{{\"id\":{web},\"labels\":[\"k8s:app=web\"]}}");
     assert_eq!(by_id("1").await, (200, format!("{host}\n")));
     assert_eq!(by_id(&web.to_string()).await, (200, format!("{own}\n")));
+    assert_eq!(by_id("0").await, (200, "{\"labels\":[\"reserved:unknown\"]}\n".to_owned()));
     assert_eq!(by_id("70000").await, (404, String::new()));
     assert_eq!(by_id("notanumber").await, (400, String::new()));
     for all in ["", "null"] {
