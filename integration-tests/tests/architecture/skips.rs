@@ -4,7 +4,13 @@ use std::collections::BTreeSet;
 use std::fs;
 
 /// The tools that bring such programs.
-const TOOLS: [&str; 4] = ["tools/helm", "tools/envoy", "tools/kube-proxy", "tools/kube-controller-manager"];
+const TOOLS: [&str; 5] = [
+    "tools/helm",
+    "tools/envoy",
+    "tools/kube-proxy",
+    "tools/kube-controller-manager",
+    "tools/cilium-clients",
+];
 
 /// Functions at the beginning of a line, or one level deeper, with their text.
 fn functions(file: &str) -> Vec<(&str, bool, &str)> {

@@ -2,6 +2,7 @@
 
 mod attacks;
 mod chained;
+mod cilium_clients;
 mod dns_names;
 mod endpoint_routes;
 mod health_endpoint;
