@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use cluster_stage::{StageOptions, User};
 use integration_tests::measure::{no_rows, percentile, row, seconds};
-use integration_tests::{Cluster, Kubelet, Node, binary};
+use integration_tests::{Cluster, Kubelet, Node, binary, brought_by};
 use serde_json::{Value, json};
 use test_kit::Process;
 
@@ -47,7 +47,7 @@ fn main() -> io::Result<()> {
     row("ready again in a cluster after a restart", percentile(again, 50), "s", 0.5);
     let installed: io::Result<Vec<f64>> = (0..ROUNDS).map(|_| install(None)).collect();
     row("objects of the chart applied to first pod running", percentile(installed?, 50), "s", 5.0);
-    let Some(helm) = helm()? else {
+    let Some(helm) = helm() else {
         no_rows("helm install", "helm is not built: tools/helm does it");
         return Ok(());
     };
@@ -61,10 +61,8 @@ fn root() -> PathBuf {
 }
 
 /// Returns helm's path, if it is built.
-fn helm() -> io::Result<Option<PathBuf>> {
-    let output = Command::new(root().join("tools/helm")).arg("there").output()?;
-    let folder = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
-    Ok(output.status.success().then(|| Path::new(&folder).join("helm")))
+fn helm() -> Option<PathBuf> {
+    brought_by("helm").map(|folder| folder.join("helm"))
 }
 
 /// Installs the chart with its default values, by helm or as the objects that it renders.

@@ -26,6 +26,7 @@ pub mod simulated;
 pub mod soak;
 mod spoiler;
 mod tls;
+mod tool;
 mod workload;
 
 pub use api_server::ApiServer;
@@ -44,6 +45,7 @@ pub use simulated::SimulatedCluster;
 pub use spoiler::{Real, Spoiler};
 pub use test_kit::{Authority, Identity, Valid};
 pub use tls::{Front, TlsServer};
+pub use tool::brought_by;
 pub use workload::{RunningContainer, Workload};
 
 /// The example of CONTRIBUTING.md, so that it stays true.

@@ -4,15 +4,14 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use cluster_stage::{StageOptions, User};
-use integration_tests::{Cluster, Node};
+use integration_tests::{Cluster, Node, brought_by};
 use k8s_types::schema::custom_resource_definitions;
 use test_kit::{NetNs, Process, require_root, wait_until};
 
@@ -38,10 +37,7 @@ const SERVICE: &str = r#"
 
 /// Returns the path of kube-proxy; `None` if it is not built, which takes minutes: `make test FULL=1` builds it.
 fn kube_proxy() -> Option<PathBuf> {
-    let tool = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("tools/kube-proxy");
-    let output = Command::new(tool).arg("there").output().unwrap();
-    let folder = String::from_utf8(output.stdout).unwrap();
-    output.status.success().then(|| Path::new(folder.trim_end()).join("kube-proxy"))
+    brought_by("kube-proxy").map(|folder| folder.join("kube-proxy"))
 }
 
 /// Answers each datagram and each byte of a connection with the port that it comes from.

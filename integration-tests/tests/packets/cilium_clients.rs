@@ -2,11 +2,11 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use integration_tests::{Node, Pod, pod_manifest};
+use integration_tests::{Node, Pod, brought_by, pod_manifest};
 use serde_json::{Value, json};
 use test_kit::{NetNs, Process, require, require_root, wait_until};
 
@@ -16,14 +16,6 @@ const RELAY: &str = "127.0.0.1:4245";
 /// Shows a folder of sockets and a BPF file system at the paths where the programs look for them, and runs a command.
 const AT_DEFAULT_PATHS: &str = r#"mount -t tmpfs run /run && mkdir /run/cilium && mount --bind "$0" /run/cilium &&
     mount --bind "$1" /sys/fs/bpf && shift && exec "$@""#;
-
-/// Returns the folder of the programs; `None` if they are not built, which takes minutes: `make test FULL=1` builds them.
-fn programs() -> Option<PathBuf> {
-    let tool = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("tools/cilium-clients");
-    let output = Command::new(tool).arg("there").output().unwrap();
-    let folder = String::from_utf8(output.stdout).unwrap();
-    output.status.success().then(|| folder.trim_end().into())
-}
 
 /// A node with the programs.
 struct Clients {
@@ -99,7 +91,7 @@ fn ping(from: &NetNs, to: &str) -> bool {
 #[test]
 fn clients_of_cilium_talk_to_the_agent() {
     require_root!();
-    let programs = programs();
+    let programs = brought_by("cilium-clients");
     require!(programs.is_some(), "Cilium's clients are not built: tools/cilium-clients does it");
     let mut node = Node::with_cgroup();
     let hubble = node.socket().with_file_name("hubble.sock");

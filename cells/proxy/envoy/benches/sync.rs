@@ -100,12 +100,8 @@ async fn measure() {
     let socket = world.xds().await;
     let all: Vec<u16> = (1..=ENDPOINTS).collect();
     let start = Instant::now();
-    let mut clusters = Client::<Cluster>::envoy(&socket).await;
-    clusters.next().await;
-    clusters.ack();
-    let mut listeners = Client::<Listener>::envoy(&socket).await;
-    listeners.next().await;
-    listeners.ack();
+    let _clusters = Client::<Cluster>::accepting(&socket).await;
+    let _listeners = Client::<Listener>::accepting(&socket).await;
     let mut envoy = Envoy::connect(&socket).await;
     envoy.hold(&all, 1).await;
     let connected = start.elapsed().as_secs_f64() * 1e3;

@@ -2,16 +2,14 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use cluster_stage::User;
-use integration_tests::{Cluster, Image, Machine, RunningContainer, Workload};
+use integration_tests::{Cluster, Image, Machine, RunningContainer, Workload, brought_by};
 use serde_json::{Value, json};
 use test_kit::{Process, require, require_root, try_wait_until, wait_until};
 
 use super::images::{IMAGES, build, cluster, committed, start_agent, start_operator};
-use super::root;
 
 const LIMIT: Duration = Duration::from_secs(60);
 const AGENT: &str = "k8s-app=cilium";
@@ -19,10 +17,7 @@ const OPERATOR: &str = "io.cilium/app=operator";
 
 /// Returns the path of kube-controller-manager; `None` if it is not built, which takes minutes: `make test FULL=1` builds it.
 fn controller_manager() -> Option<PathBuf> {
-    let tool = root().join("tools/kube-controller-manager");
-    let output = Command::new(tool).arg("there").output().unwrap();
-    let folder = String::from_utf8(output.stdout).unwrap();
-    output.status.success().then(|| Path::new(folder.trim_end()).join("kube-controller-manager"))
+    brought_by("kube-controller-manager").map(|folder| folder.join("kube-controller-manager"))
 }
 
 /// Starts the controllers of DaemonSets and Deployments.

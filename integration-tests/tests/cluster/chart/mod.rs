@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use integration_tests::brought_by;
 use serde_json::Value;
 
 const RELEASE: [&str; 5] = ["cilium", "helm/apiary", "--namespace", "kube-system", "--include-crds"];
@@ -31,12 +32,7 @@ fn root() -> PathBuf {
 /// Returns helm's path; `None` if it is not built, which takes minutes: `make test FULL=1` builds it.
 fn helm() -> Option<&'static Path> {
     static HELM: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let find = || {
-        let output = Command::new(root().join("tools/helm")).arg("there").output().unwrap();
-        let folder = String::from_utf8(output.stdout).unwrap();
-        output.status.success().then(|| Path::new(folder.trim_end()).join("helm"))
-    };
-    HELM.get_or_init(find).as_deref()
+    HELM.get_or_init(|| brought_by("helm").map(|folder| folder.join("helm"))).as_deref()
 }
 
 /// Skips the test unless helm is built.

@@ -75,6 +75,14 @@ impl<M: Message + Name + Default> Client<M> {
         Client::open(socket, first(NODE, "")).await
     }
 
+    /// The same, with the first response accepted.
+    pub(crate) async fn accepting(socket: &Path) -> Client<M> {
+        let mut client = Client::envoy(socket).await;
+        client.next().await;
+        client.ack();
+        client
+    }
+
     /// Returns the resources of the next response.
     pub(crate) async fn next(&mut self) -> Vec<M> {
         self.try_next().await.unwrap()

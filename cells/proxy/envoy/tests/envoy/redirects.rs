@@ -109,9 +109,7 @@ async fn a_port_that_envoy_cannot_bind_is_exchanged_and_other_refusals_are_repor
         {"toPorts": [{"ports": [{"port": "443", "protocol": "TCP"}], "serverNames": ["a.io"]}]},
     ]);
     world.set_and_reserve(7, rules).await;
-    let mut clusters = Client::<Cluster>::envoy(&socket).await;
-    clusters.next().await;
-    clusters.ack();
+    let _clusters = Client::<Cluster>::accepting(&socket).await;
     let mut listeners = Client::<Listener>::envoy(&socket).await;
     let mut seen = BTreeSet::new();
     for _ in 0..2 {

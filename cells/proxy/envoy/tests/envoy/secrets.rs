@@ -107,13 +107,8 @@ fn context(policies: &[NetworkPolicy]) -> Option<TlsContext> {
 /// Connects and accepts listeners, so that health is about secrets.
 async fn clients(world: &World) -> (Client<Cluster>, Client<Listener>, Client<NetworkPolicy>) {
     let socket = world.xds().await;
-    let mut clusters = Client::<Cluster>::envoy(&socket).await;
-    clusters.next().await;
-    clusters.ack();
-    let mut listeners = Client::<Listener>::envoy(&socket).await;
-    listeners.next().await;
-    listeners.ack();
-    (clusters, listeners, Client::envoy(&socket).await)
+    let clusters = Client::accepting(&socket).await;
+    (clusters, Client::accepting(&socket).await, Client::envoy(&socket).await)
 }
 
 async fn reports(world: &World, text: &str) {
