@@ -10,6 +10,7 @@ mod host_firewall;
 mod host_identity;
 mod host_routing;
 mod http_redirect;
+mod kube_apiserver;
 mod masquerade;
 mod monitor;
 mod nodeport;
