@@ -69,6 +69,12 @@ fn filled(object: &Object<'_>, name: &str) -> Filled {
     }
 }
 
+/// Whether a list of peers is present and empty: it selects no peers, regardless of other fields. One of DNS names counts as
+/// absent.
+pub(super) fn has_empty_list(entry: &Object<'_>, section: Section) -> bool {
+    section.peer_fields()[..=NODES].iter().any(|name| matches!(filled(entry, name), Filled::Empty))
+}
+
 /// Reads the peers of an entry; `None` if no field selects peers.
 pub(super) fn peers(
     entry: &Object<'_>,
@@ -103,8 +109,7 @@ pub(super) fn peers(
         }
     }
 
-    // A list that is present and empty selects no peers, regardless of other fields; one of DNS names counts as absent.
-    if fields[..=NODES].iter().any(|name| matches!(filled(entry, name), Filled::Empty)) {
+    if has_empty_list(entry, section) {
         return Some(Peers::Nothing);
     }
     if kinds.is_empty() {

@@ -6,7 +6,7 @@ use labels::{Label, UNSPECIFIED};
 
 use super::cursor::{Field, Object, Problems, quoted};
 use super::icmp::icmp;
-use super::peers::{REQUIRES, SERVICES, peers};
+use super::peers::{REQUIRES, SERVICES, has_empty_list, peers};
 use super::ports::port_rule;
 use super::proxy::About;
 use super::selectors::LabelSelector;
@@ -212,7 +212,9 @@ impl EntryReader<'_> {
             Direction::Ingress => Vec::new(),
             Direction::Egress => entry.elements(SERVICES, problems),
         };
-        let services = services.iter().filter_map(|field| service(field, problems)).collect();
+        let services: Vec<ServiceSelector> =
+            services.iter().filter_map(|field| service(field, problems)).collect();
+        let services = if has_empty_list(&entry, section) { Vec::new() } else { services };
         let (ports, icmps) = (entry.elements("toPorts", problems), entry.elements("icmps", problems));
         if !ports.is_empty() && !icmps.is_empty() {
             problems.add(&entry.path_of("icmps"), "given beside toPorts", "make each an entry of its own");

@@ -33,6 +33,26 @@ fn translated(list: Value, services: &[ServicePeers]) -> BTreeSet<String> {
     }
 }
 
+/// An entry for services must not become one for all peers.
+#[test]
+fn missing_services_and_empty_lists_beside_them_select_nothing() {
+    let pods = service("web", &[], &[("app", "web")], &["10.0.0.1"]);
+    let entry = |name: &str, list: &str| {
+        let mut entry = json!({
+            "toServices": [{"k8sService": {"serviceName": name}}],
+            "toPorts": [{"ports": [{"port": "80"}]}],
+        });
+        entry[list] = json!([]);
+        let policy = cnp(json!({"endpointSelector": {}, "egress": [entry]})).unwrap();
+        policy.with_services([&pods].into_iter(), &Settings::default()).entries[0].peers.clone()
+    };
+    assert!(matches!(entry("web", "toFQDNs"), Peers::Of(_)), "an empty list of names counts as absent");
+    assert_eq!(entry("missing", "toFQDNs"), Peers::Nothing);
+    for list in ["toEndpoints", "toEntities", "toCIDR", "toCIDRSet", "toNodes"] {
+        assert_eq!(entry("web", list), Peers::Nothing, "{list}");
+    }
+}
+
 #[test]
 fn services_are_translated_into_their_pods_or_the_addresses_of_their_backends() {
     let pods = service("web", &["k8s:tier=front"], &[("app", "web")], &["10.0.0.1"]);
