@@ -9,7 +9,7 @@ use statedb::age::Fixed;
 
 use super::{
     desired_devices, desired_routes, devices_controller, dynamic_config, envoy_config, example, exporter,
-    health, healthserver, k8s, k8s_tables, loadbalancer, metrics, neighbor, redirectpolicy, subnet,
+    health, healthserver, k8s, k8s_tables, loadbalancer, metrics, neighbor, policy, redirectpolicy, subnet,
 };
 
 /// The environment of a family of scripts.
@@ -59,7 +59,7 @@ const TABLES_CLOCK: Fixed = Fixed { now: Duration::from_secs(946_722_600), age: 
 pub const FAMILIES: &[Family] = &[
     Family {
         name: "desired-devices",
-        folders: &["pkg/datapath/linux/device/reconciler"],
+        folders: &["pkg/datapath/linux/device/reconciler", "pkg/datapath/linux/device/scripttest"],
         cells: desired_devices::cells,
         flags: true,
         defaults: &[desired_devices::DEFAULTS],
@@ -70,7 +70,7 @@ pub const FAMILIES: &[Family] = &[
     },
     Family {
         name: "desired-routes",
-        folders: &["pkg/datapath/linux/route/reconciler"],
+        folders: &["pkg/datapath/linux/route/reconciler", "pkg/datapath/linux/route/reconciler/scripttest"],
         cells: desired_routes::cells,
         flags: true,
         defaults: &[desired_routes::DEFAULTS],
@@ -226,7 +226,7 @@ pub const FAMILIES: &[Family] = &[
     },
     Family {
         name: "neighbor",
-        folders: &["pkg/datapath/neighbor"],
+        folders: &["pkg/datapath/neighbor", "pkg/datapath/neighbor/test"],
         cells: neighbor::cells,
         flags: true,
         defaults: &[neighbor::DEFAULTS],
@@ -234,6 +234,17 @@ pub const FAMILIES: &[Family] = &[
         deadline: LONG,
         clock: None,
         isolation: Isolation::Network,
+    },
+    Family {
+        name: "policy",
+        folders: &["pkg/policy/test"],
+        cells: policy::cells,
+        flags: true,
+        defaults: &[policy::DEFAULTS],
+        retry: DEFAULT_RETRY,
+        deadline: LONG,
+        clock: None,
+        isolation: Isolation::None,
     },
     Family {
         name: "redirectpolicy",

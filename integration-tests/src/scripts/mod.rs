@@ -16,6 +16,7 @@ mod loadbalancer;
 mod metrics;
 mod neighbor;
 mod network;
+mod policy;
 mod redirectpolicy;
 mod run;
 mod subnet;

@@ -16,6 +16,9 @@ use super::{Family, Isolation, loadbalancer};
 /// Variables that the cells of a family give to its scripts.
 pub(super) struct Environment(pub(super) Vec<(&'static str, String)>);
 
+/// Supplied by a family whose hive is started before its scripts.
+pub(super) struct StartFirst;
+
 /// How a script ended.
 pub struct Ran {
     /// The error, if it failed.
@@ -102,7 +105,11 @@ async fn run_in(
     for (name, value) in hive.get::<Environment>().iter().flat_map(|environment| &environment.0) {
         state.set(name, value);
     }
+    let is_started_first = hive.get::<StartFirst>().is_some();
     let hive = Arc::new(Mutex::new(hive));
+    if is_started_first {
+        hive.lock().await.start().await?;
+    }
     if let Some(network) = network {
         // Programs of the machine configure its network.
         state.set("PATH", std::env::var("PATH").unwrap_or_default());

@@ -210,6 +210,12 @@ fn row(table: &str, row: &Value, names: &Names) -> Option<String> {
             row["Realized"].take();
             names.json("", &row).to_string()
         }
+        // The policy before is that of this run only.
+        "policy-computations" => {
+            let mut row = row.clone();
+            row["OldPolicy"].take();
+            names.json("", &row).to_string()
+        }
         _ => {
             let mut row = row.clone();
             // Which frontend has which number shows in the maps; a status has a number for its waiters.

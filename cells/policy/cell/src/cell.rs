@@ -22,9 +22,11 @@ use proxy_ports::Proxies;
 use runtime_options::{Follower, RuntimeOption, follower};
 use state_file::StateFile;
 use statedb::{RwTable, Table};
+use tokio::sync::Notify;
 
 use crate::api::map_state::MapState;
 use crate::api::preview::Preview;
+use crate::api::repository::RepositoryCommands;
 use crate::api::rest;
 use crate::api::rules::Rules;
 use crate::api::why::Why;
@@ -33,6 +35,7 @@ use crate::computation::keep::{self, Keep};
 use crate::computation::log_cookies::{self, LogCookies};
 use crate::config::PolicyConfig;
 use crate::handle::Policies;
+use crate::model::computation::PolicyComputation;
 use crate::model::endpoint::EndpointPolicy;
 use crate::model::logs::PolicyLog;
 use crate::model::object::PolicyStatus;
@@ -45,9 +48,9 @@ use crate::rounds::prefixes::PolicyPrefixes;
 use crate::rounds::services::ServiceTables;
 use crate::rounds::state::Shared;
 
-/// Provides `Arc<Policies>` and the tables `endpoint-policies`, `policies`, `policy-logs`, `selectors` and
-/// `subject-selectors`, reconciles policy maps, serves the operations under `/policy`, contributes the commands
-/// `policy/mapstate/*`.
+/// Provides `Arc<Policies>` and the tables `endpoint-policies`, `policies`, `policy-computations`, `policy-logs`, `selectors`
+/// and `subject-selectors`, reconciles policy maps, serves the operations under `/policy`, contributes the commands
+/// `policy/mapstate/*`, `policy/compute-all`, `policy/lookup-flow` and `policyrepo/*`.
 pub fn cell() -> Cell {
     module(
         "policy",
@@ -61,6 +64,7 @@ pub fn cell() -> Cell {
             statedb::table::<PeerSelector>(),
             statedb::table::<SubjectSelector>(),
             statedb::table::<PolicyLog>(),
+            statedb::table::<PolicyComputation>(),
             provide_private(shared),
             provide(policies),
             provide(routes),
@@ -112,6 +116,7 @@ struct PolicyParams {
     selectors: Arc<RwTable<PeerSelector>>,
     subject_selectors: Arc<RwTable<SubjectSelector>>,
     logs: Arc<RwTable<PolicyLog>>,
+    computations: Arc<RwTable<PolicyComputation>>,
     objects: Arc<Table<PolicyObject>>,
     network_policies: Arc<Table<Row<NetworkPolicy>>>,
     cluster_network_policies: Arc<Table<Row<ClusterNetworkPolicy>>>,
@@ -128,7 +133,7 @@ struct PolicyParams {
     jobs: JobGroup,
 }
 
-fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
+fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>, Members<Command>) {
     let settings = p.shared.lock().core.engine().settings().clone();
     // The repository starts at revision 1, as in Cilium.
     let revision = Arc::new(AtomicU64::new(1));
@@ -146,6 +151,15 @@ fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
     counters.register(&p.metrics, scrape);
     let (applied_options, follower) = follower("policy");
     let config = p.config.get();
+    let recompute = Arc::new(Notify::new());
+    let commands = RepositoryCommands {
+        shared: (*p.shared).clone(),
+        revision: revision.clone(),
+        recompute: recompute.clone(),
+        computations: p.computations.reader(),
+        selectors: p.selectors.reader(),
+        subject_selectors: p.subject_selectors.reader(),
+    };
     let job = Job {
         shared: (*p.shared).clone(),
         inputs: Inputs {
@@ -172,6 +186,7 @@ fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
             selectors: (*p.selectors).clone(),
             subject_selectors: (*p.subject_selectors).clone(),
             logs: (*p.logs).clone(),
+            computations: (*p.computations).clone(),
         },
         prefixes: PolicyPrefixes {
             allocator: p.prefixes,
@@ -181,10 +196,11 @@ fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
         revision,
         applied_options,
         counters,
+        recompute,
         config: p.config,
     };
     p.jobs.one_shot("policy-maps", move |cx: JobCx| job.run(cx)).on_own_thread().add();
-    (Arc::new(policies), Member(follower))
+    (Arc::new(policies), Member(follower), commands.commands())
 }
 
 fn routes(

@@ -3,11 +3,12 @@
 //! **Owns** the rows of the policy maps of all endpoints (the host's with `enable-host-firewall`), the tables `endpoint-policies` (an endpoint's
 //! policy, desired and realized), `policies` (the status of each object), `policy-logs` (texts of rules, by the cookie of map
 //! entries and verdict events; kept in `state/policy-logs.json`), `selectors` and `subject-selectors` (those of
-//! rules, with the identities that they select), the repository's revision. **Needs** `Arc<dyn Datapath>`, the tables
+//! rules, with the identities that they select), `policy-computations` (the last computation for each identity of endpoints), the
+//! repository's revision. **Needs** `Arc<dyn Datapath>`, the tables
 //! `k8s-policies`, `k8s-networkpolicies`, `k8s-clusternetworkpolicies`, `k8s-ciliumcidrgroups`, `identities` and perhaps
 //! `runtime-options`, `services`, `backends`, `Arc<Prefixes>`, `Arc<IpcacheWriter>`. **Provides** [`Policies`] to owners
 //! of endpoints, the operations under `/policy`, `GET /apiary/why` ([`why`]), `POST /apiary/policy-preview` ([`preview`]),
-//! the commands `policy/mapstate/entries` and `policy/mapstate/topk` of the shell.
+//! the commands `policy/mapstate/*`, `policy/compute-all`, `policy/lookup-flow` and `policyrepo/*` of the shell.
 //!
 //! **Lifecycle.** Maps stay as the previous run has left them until all sources are complete; then they are reconciled
 //! with the rules, in place. From then on a job runs a round for each change of rules, identities, endpoints or
@@ -53,6 +54,7 @@ pub use api::{preview, why};
 pub use cell::cell;
 pub use config::PolicyConfig;
 pub use handle::{NotRealized, Policies, Realization};
+pub use model::computation::{ComputedPolicy, PolicyComputation};
 pub use model::decisions::Decisions;
 pub use model::endpoint::{EndpointPolicy, RealizationState, RowCounts, Subject, Transition};
 pub use model::logs::{LogTexts, PolicyLog};

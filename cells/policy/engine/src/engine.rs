@@ -159,6 +159,19 @@ impl Engine {
         Change { subjects: self.identities.ids().collect(), ..self.unchanged() }
     }
 
+    /// Starts a new revision without a change of policies.
+    pub fn bump_revision(&mut self) -> Change {
+        self.revision += 1;
+        self.unchanged()
+    }
+
+    /// Returns the change after which the rows of these identities are computed from scratch.
+    pub fn invalidate(&self, mut identities: Vec<u32>) -> Change {
+        identities.sort_unstable();
+        identities.dedup();
+        Change { subjects: identities, ..self.unchanged() }
+    }
+
     /// Sets the ports of proxies. The rows of identities with rules for a proxy may differ.
     pub fn set_proxy_ports(&mut self, ports: Arc<dyn ProxyPorts>) -> Change {
         self.proxy_ports = ports;

@@ -6,6 +6,7 @@ pub(crate) mod l4;
 pub(crate) mod map_state;
 pub mod preview;
 pub(crate) mod proxy;
+pub(crate) mod repository;
 pub(crate) mod rest;
 pub(crate) mod rules;
 pub mod why;

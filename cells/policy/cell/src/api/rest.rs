@@ -17,10 +17,15 @@ use crate::model::selectors::model;
 
 /// Returns the response of `GET /policy`: all rules as JSON inside a string.
 pub(crate) fn policy(engine: &Engine) -> Response {
-    let rules: Vec<Rule<'_>> = engine.policies().flat_map(|policy| &policy.entries).map(Rule::from).collect();
-    let policy = serde_json::to_string_pretty(&rules).unwrap_or_default();
+    let policy = rules(engine);
     let revision = i64::try_from(engine.revision()).unwrap_or(i64::MAX);
     Response::json(200, &models::Policy { policy, revision })
+}
+
+/// Returns all rules as JSON.
+pub(crate) fn rules(engine: &Engine) -> String {
+    let rules: Vec<Rule<'_>> = engine.policies().flat_map(|policy| &policy.entries).map(Rule::from).collect();
+    serde_json::to_string_pretty(&rules).unwrap_or_default()
 }
 
 /// Returns the response of `GET /policy/selectors` and `GET /policy/subject-selectors`, with some of the identities.

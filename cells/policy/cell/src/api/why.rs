@@ -146,7 +146,7 @@ pub struct MapEntry {
 
 /// The error of a query.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-enum Unanswered {
+pub(crate) enum Unanswered {
     #[error("parameter {name} is missing: give {expected}")]
     Missing { name: &'static str, expected: &'static str },
     #[error("parameter {name}: '{value}' is wrong: give {expected}")]
@@ -391,7 +391,8 @@ impl MapEntry {
     }
 }
 
-fn protocol(text: &str) -> Result<u8, Unanswered> {
+/// Returns the number of a protocol by its name or digits.
+pub(crate) fn protocol(text: &str) -> Result<u8, Unanswered> {
     let number = match text.to_ascii_lowercase().as_str() {
         "icmp" | "icmpv4" => 1,
         "tcp" => 6,

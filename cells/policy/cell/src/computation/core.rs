@@ -16,6 +16,7 @@ use proxy_ports::{Proxies, ReadyPorts};
 use crate::computation::computed::{Audience, Computed, Fault, Limit, audience, rows_when_full};
 use crate::computation::log_cookies::{LogChanges, LogCookies};
 use crate::computation::redirects::{self, Wanted};
+use crate::model::computation::{ComputedPolicy, PolicyComputation};
 use crate::model::decisions::Decisions;
 use crate::model::endpoint::{EndpointPolicy, RealizationState, RowCounts, Subject, Transition};
 use crate::model::rows::Rows;
@@ -91,6 +92,10 @@ pub(crate) struct Core {
     audiences: HashMap<Audience, ComputedId>,
     computed: HashMap<ComputedId, Computed>,
     next_computed: ComputedId,
+    /// The last computation for each identity of an audience.
+    computations: BTreeMap<u32, PolicyComputation>,
+    /// The identities of which it has changed since they were taken.
+    changed_computations: BTreeSet<u32>,
     endpoints: BTreeMap<u16, Installed>,
     /// Changes since rows were computed last.
     change: Change,
@@ -119,6 +124,8 @@ impl Core {
             audiences: HashMap::new(),
             computed: HashMap::new(),
             next_computed: 0,
+            computations: BTreeMap::new(),
+            changed_computations: BTreeSet::new(),
             endpoints: BTreeMap::new(),
             change,
             keep_decisions: Arc::default(),
@@ -410,6 +417,14 @@ impl Core {
         });
         let current: HashSet<Audience> = subjects.flatten().map(audience).collect();
         self.audiences.retain(|audience, _| current.contains(audience));
+        let identities: HashSet<u32> = current.iter().map(|audience| audience.identity).collect();
+        self.computations.retain(|identity, _| {
+            let is_current = identities.contains(identity);
+            if !is_current {
+                self.changed_computations.insert(*identity);
+            }
+            is_current
+        });
         let mut refreshed: HashSet<ComputedId> = HashSet::new();
         let mut unknown: Vec<Audience> = Vec::new();
         for audience in current {
@@ -431,9 +446,52 @@ impl Core {
                 _ => unknown.push(audience),
             }
         }
+        let resolved: BTreeSet<u32> = unknown.iter().map(|audience| audience.identity).collect();
         self.resolve_all(unknown);
+        resolved.into_iter().for_each(|identity| self.record_computation(identity));
         let used: HashSet<ComputedId> = self.audiences.values().copied().collect();
         self.computed.retain(|id, _| used.contains(id));
+    }
+
+    /// Records that an identity's policy was computed.
+    fn record_computation(&mut self, identity: u32) {
+        let of_identity = self.audiences.iter().find(|(audience, _)| audience.identity == identity);
+        let Some(computed) = of_identity.and_then(|(_, id)| self.computed.get(id)) else { return };
+        let [ingress_policy_enabled, egress_policy_enabled] = computed.enforced;
+        let revision = self.engine.revision();
+        let new_policy = ComputedPolicy { revision, ingress_policy_enabled, egress_policy_enabled };
+        let error = computed.fault.as_ref().map(|fault| fault.text().clone());
+        let before = self.computations.get(&identity);
+        let old_policy = before.and_then(|row| match row.new_policy.revision == revision {
+            true => row.old_policy,
+            false => Some(row.new_policy),
+        });
+        let row = PolicyComputation { identity, new_policy, old_policy, error };
+        if before != Some(&row) {
+            self.computations.insert(identity, row);
+            self.changed_computations.insert(identity);
+        }
+    }
+
+    /// Returns the computations that have changed since the last call, `None` for identities without endpoints.
+    pub(crate) fn take_computations(&mut self) -> Vec<(u32, Option<PolicyComputation>)> {
+        let changed = std::mem::take(&mut self.changed_computations);
+        changed.into_iter().map(|identity| (identity, self.computations.get(&identity).cloned())).collect()
+    }
+
+    /// Starts a new revision without a change of policies.
+    pub(crate) fn bump_revision(&mut self) {
+        let change = self.engine.bump_revision();
+        self.change.merge(change);
+    }
+
+    /// Has the policies of identities computed that were computed from a previous revision.
+    pub(crate) fn invalidate_computations(&mut self) {
+        let revision = self.engine.revision();
+        let is_old = |row: &&PolicyComputation| row.new_policy.revision < revision;
+        let old = self.computations.values().filter(is_old).map(|row| row.identity).collect();
+        let change = self.engine.invalidate(old);
+        self.change.merge(change);
     }
 
     /// Resolves the rows of these audiences, once per basis. Equal rows are interned, so that a plan between two sets

@@ -2,6 +2,7 @@
 //!
 //! Sibling folders that it uses: none.
 
+pub(crate) mod computation;
 pub(crate) mod decisions;
 pub(crate) mod endpoint;
 pub(crate) mod logs;

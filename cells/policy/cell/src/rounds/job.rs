@@ -10,10 +10,12 @@ use hive::{ConfigWatch, JobCx};
 use ipnetwork::IpNetwork;
 use policy_engine::Settings;
 use runtime_options::Progress as AppliedOptions;
+use tokio::sync::Notify;
 
 use crate::computation::core::MapWrites;
 use crate::computation::repository::{Staged, id};
 use crate::config::PolicyConfig;
+use crate::model::computation::PolicyComputation;
 use crate::model::logs::PolicyLog;
 use crate::model::object::{ObjectId, PolicyStatus};
 use crate::rounds::inputs::{Cursor, Input, Inputs, Versions};
@@ -46,6 +48,8 @@ pub(crate) struct Job {
     pub(crate) revision: Arc<AtomicU64>,
     pub(crate) applied_options: AppliedOptions,
     pub(crate) counters: Counters,
+    /// Wakes the job after a change of the computation by a command.
+    pub(crate) recompute: Arc<Notify>,
     /// The configuration with the interval of resyncs, a live option.
     pub(crate) config: ConfigWatch<PolicyConfig>,
 }
@@ -72,6 +76,7 @@ struct Staging {
 
 /// The remaining work of a round, after its phases.
 struct Completion {
+    computations: Vec<(u32, Option<PolicyComputation>)>,
     statuses: Vec<(ObjectId, Option<PolicyStatus>)>,
     /// Prefixes that no policy names any more.
     unnamed: Vec<IpNetwork>,
@@ -129,6 +134,7 @@ impl Job {
                 () = input_watch.changed() => {}
                 Some(()) = OptionFuture::from(retry.map(tokio::time::sleep)) => {}
                 () = self.config.changed() => {}
+                () = self.recompute.notified() => rounds.schedule.request_round(),
                 () = tokio::time::sleep_until(last_resync + resync_interval), if !resync_interval.is_zero() => {
                     last_resync = tokio::time::Instant::now();
                     self.shared.with(|state| state.core.invalidate_map_cache()).await;
@@ -197,7 +203,9 @@ impl Job {
         self.outputs.write_outcomes(&writes.outcomes);
 
         let is_committed = error.is_none();
-        let Completion { statuses, unnamed, refused } = self.complete(rounds, is_committed).await;
+        let Completion { computations, statuses, unnamed, refused } =
+            self.complete(rounds, is_committed).await;
+        self.outputs.write_computations(computations);
         self.outputs.write_statuses(statuses);
         self.prefixes.release(unnamed).await?;
         let report = Report::new(&writes, error, refused);
@@ -353,7 +361,8 @@ impl Job {
             };
             let statuses = unreported.into_iter().map(status).collect();
             let unnamed = state.repository.drop_unnamed(state.core.engine_mut(), &staged, is_committed);
-            Completion { statuses, unnamed, refused: state.refused() }
+            let computations = state.core.take_computations();
+            Completion { computations, statuses, unnamed, refused: state.refused() }
         };
         self.shared.with(complete).await
     }

@@ -4,6 +4,7 @@ use policy_engine::SelectorChanges;
 use statedb::RwTable;
 
 use crate::computation::core::{Outcome, Prepared};
+use crate::model::computation::PolicyComputation;
 use crate::model::decisions::Decisions;
 use crate::model::endpoint::{EndpointPolicy, RealizationState};
 use crate::model::logs::PolicyLog;
@@ -17,6 +18,7 @@ pub(crate) struct Outputs {
     pub(crate) selectors: RwTable<PeerSelector>,
     pub(crate) subject_selectors: RwTable<SubjectSelector>,
     pub(crate) logs: RwTable<PolicyLog>,
+    pub(crate) computations: RwTable<PolicyComputation>,
 }
 
 impl Outputs {
@@ -86,6 +88,21 @@ impl Outputs {
                     status.revision = old.map_or(0, |old| old.revision);
                 }
                 txn.insert(status);
+            }
+        });
+    }
+
+    /// Writes the computations of these identities; those without one are deleted.
+    pub(crate) fn write_computations(&self, changed: Vec<(u32, Option<PolicyComputation>)>) {
+        if changed.is_empty() {
+            return;
+        }
+        self.computations.transact(|txn| {
+            for (identity, row) in changed {
+                match row {
+                    Some(row) => drop(txn.insert(row)),
+                    None => drop(txn.delete(PolicyComputation::by_identity(identity))),
+                }
             }
         });
     }

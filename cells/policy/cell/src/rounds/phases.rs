@@ -73,6 +73,8 @@ pub(crate) struct Schedule<V> {
     seen: Option<V>,
     /// Whether maps are to be compared with the rules without a reported change.
     resync: bool,
+    /// Whether a round is requested without a reported change.
+    requested: bool,
     failed: bool,
     backoff: Backoff,
 }
@@ -80,7 +82,7 @@ pub(crate) struct Schedule<V> {
 impl<V: PartialEq> Schedule<V> {
     pub(crate) fn new() -> Schedule<V> {
         let backoff = Backoff::exponential(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL);
-        Schedule { mode: Mode::Startup, seen: None, resync: false, failed: false, backoff }
+        Schedule { mode: Mode::Startup, seen: None, resync: false, requested: false, failed: false, backoff }
     }
 
     pub(crate) fn mode(&self) -> Mode {
@@ -92,10 +94,16 @@ impl<V: PartialEq> Schedule<V> {
         self.resync = true;
     }
 
+    /// Makes the next round due.
+    pub(crate) fn request_round(&mut self) {
+        self.requested = true;
+    }
+
     /// Whether a round is due. The round's own writes wake the job, too, but do not change the versions.
     pub(crate) fn is_due(&mut self, has_changes: bool, versions: V) -> bool {
         let is_seen = self.seen.as_ref() == Some(&versions);
-        let is_due = has_changes || !is_seen || self.resync || self.failed || self.mode == Mode::Startup;
+        let is_requested = std::mem::take(&mut self.requested) || self.resync;
+        let is_due = has_changes || !is_seen || is_requested || self.failed || self.mode == Mode::Startup;
         if is_due {
             self.seen = Some(versions);
         }
