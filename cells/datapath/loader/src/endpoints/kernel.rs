@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use crate::endpoints::conntrack_purge::ConntrackPurge;
 use crate::endpoints::drift;
+use crate::endpoints::kept::Kept;
 use crate::endpoints::leftovers;
 use crate::endpoints::pod_programs::PodPrograms;
 use crate::endpoints::policy_maps::{PolicyMaps, allow_all, only_allow_all};
@@ -43,6 +44,7 @@ pub struct KernelDatapath {
     policy_maps: PolicyMaps,
     programs: PodPrograms,
     conntrack_purge: ConntrackPurge,
+    links: Kept<Netlink>,
     ready: watch::Sender<bool>,
     host_endpoint: watch::Sender<u16>,
 }
@@ -57,6 +59,7 @@ impl KernelDatapath {
             policy_maps: PolicyMaps::new(maps.clone()),
             programs: PodPrograms::new(maps.clone(), options.filter_priority),
             conntrack_purge: ConntrackPurge::default(),
+            links: Kept::new(),
             ready: watch::Sender::new(false),
             host_endpoint: watch::Sender::new(0),
             maps,
@@ -201,8 +204,7 @@ impl Datapath for KernelDatapath {
     }
 
     fn up(&self, endpoint: &EndpointDatapath) -> Result<(), DatapathError> {
-        let mut nl = Netlink::open()?;
-        nl.set_link_up(endpoint.ifindex, true).map_err(|e| {
+        self.links.with(Netlink::open, |nl| nl.set_link_up(endpoint.ifindex, true)).map_err(|e| {
             if e.is_not_found() {
                 let EndpointDatapath { id, ifindex, ifname, .. } = endpoint.clone();
                 DatapathError::NoInterface { id, ifindex, ifname }

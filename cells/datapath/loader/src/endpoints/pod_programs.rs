@@ -16,6 +16,7 @@ use devices::{Netlink, TABLE_MAIN};
 use ipnetwork::IpNetwork;
 use maps::Maps;
 
+use crate::endpoints::kept::Kept;
 use crate::endpoints::lock_order::{Mutex, Rank, RwLock};
 use crate::endpoints::pod_interface::{POD_INTERFACE_PREFIX, is_pod_interface};
 use crate::endpoints::table::{EndpointTable, LockedEndpoint};
@@ -60,6 +61,8 @@ pub(crate) struct PodPrograms {
     /// Endpoints that [`PodPrograms::switch`] has processed, with their interface's index: the next attachment need not
     /// repeat the work.
     switched: Mutex<BTreeMap<u16, u32>>,
+    /// For single interfaces.
+    socket: Kept<Tc>,
 }
 
 impl PodPrograms {
@@ -70,6 +73,7 @@ impl PodPrograms {
             filter_priority,
             current: RwLock::new(Rank::Programs, None),
             switched: Mutex::new(Rank::State, BTreeMap::new()),
+            socket: Kept::new(),
         }
     }
 
@@ -172,7 +176,7 @@ impl PodPrograms {
         if self.switched.lock().remove(&id) == Some(endpoint.ifindex) && unchanged {
             return Ok(true);
         }
-        self.attach_to(programs, &tc()?, endpoint.ifindex, &endpoint.ifname, Some(id))
+        self.socket.with(tc, |tc| self.attach_to(programs, tc, endpoint.ifindex, &endpoint.ifname, Some(id)))
     }
 
     /// Attaches the program to the interface of a pod that is not announced yet: its packets drop with 203 until it is.
@@ -180,15 +184,16 @@ impl PodPrograms {
     pub(crate) fn guard(&self, ifindex: u32, ifname: &str) -> Result<bool, DatapathError> {
         let current = self.current.read();
         let Some(programs) = current.as_ref() else { return Ok(false) };
-        let tc = tc()?;
         let name = filter_name(datapath_object::FROM_CONTAINER, ifname);
         let program = programs.id(datapath_object::FROM_CONTAINER)?;
-        let filters = tc.filters(ifindex, Direction::Ingress);
         let guards = |filter: &bpf::tc::Filter| filter.name == name && filter.program == program;
-        if filters.is_ok_and(|filters| filters.iter().any(guards)) {
-            return Ok(false);
-        }
-        self.attach_to(programs, &tc, ifindex, ifname, None)
+        self.socket.with(tc, |tc| {
+            let filters = tc.filters(ifindex, Direction::Ingress);
+            if filters.is_ok_and(|filters| filters.iter().any(guards)) {
+                return Ok(false);
+            }
+            self.attach_to(programs, tc, ifindex, ifname, None)
+        })
     }
 
     /// Reattaches the program to interfaces of endpoints from which it was removed (`tc qdisc del`) or where another
