@@ -138,6 +138,10 @@ pub(crate) const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
         "when each keeper of rows may compare again; asked once a turn by itself",
     ),
     (
+        "cells/endpoint/endpoints/src/requests/creation.rs",
+        "ids of endpoints that are being created, until the request has put a row into the table",
+    ),
+    (
         "cells/endpoint/endpoints/src/names.rs",
         "DNS names of the previous run, which fill the records that are written before the cell of names has them",
     ),
@@ -211,6 +215,7 @@ pub(crate) const WALL_CLOCK: &[(&str, &str)] = &[
     ("cells/observe/agent-notifications/src/cell.rs", "when the agent was started, in its notification"),
     ("cells/endpoint/endpoints/src/gc.rs", "times in an endpoint's log"),
     ("cells/endpoint/endpoints/src/reconcile/regeneration.rs", "times in an endpoint's log"),
+    ("cells/endpoint/endpoints/src/requests/creation.rs", "times in an endpoint's log"),
     ("cells/endpoint/endpoints/src/requests/description.rs", "times in an endpoint's log"),
     ("cells/endpoint/endpoints/src/requests/service.rs", "times in an endpoint's log"),
     ("cells/endpoint/endpoints/src/restore/finish.rs", "times in an endpoint's log"),

@@ -216,7 +216,17 @@ impl Ipam {
         owner: &str,
         endpoint: u16,
     ) -> Result<(), Error> {
-        self.ledger.hand_over(|| self.pools(), address, token, owner, endpoint)
+        self.hand_over_all([(address, token)], owner, endpoint)
+    }
+
+    /// As [`hand_over`](Self::hand_over) for several addresses with their tokens, all or none.
+    pub fn hand_over_all<'a>(
+        &self,
+        addresses: impl IntoIterator<Item = (IpAddr, Option<&'a str>)>,
+        owner: &str,
+        endpoint: u16,
+    ) -> Result<(), Error> {
+        self.ledger.hand_over(|| self.pools(), addresses, owner, endpoint)
     }
 
     /// Reserves the address of an endpoint of the previous run, also outside of all ranges: they may be known later.

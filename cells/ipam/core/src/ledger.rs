@@ -155,46 +155,35 @@ impl Ledger {
         Ok(true)
     }
 
-    /// Assigns an address to an endpoint: it no longer expires and is released with the endpoint. A token must be that
-    /// of the allocation. A free address of the ranges is allocated to the endpoint; one outside of them is ignored.
-    pub(crate) fn hand_over<P: Borrow<Pools>>(
+    /// Assigns addresses to an endpoint, all or none: they no longer expire and are released with the endpoint. A token must be
+    /// that of the allocation. A free address of the ranges is allocated to the endpoint; one outside of them is ignored.
+    pub(crate) fn hand_over<'a, P: Borrow<Pools>>(
         &self,
         pools: impl FnOnce() -> P,
-        address: IpAddr,
-        uuid: Option<&str>,
+        addresses: impl IntoIterator<Item = (IpAddr, Option<&'a str>)>,
         owner: &str,
         endpoint: u16,
     ) -> Result<(), Error> {
         let mut txn = self.table.write();
         let pools = pools();
         let pools: &Pools = pools.borrow();
-        let row = txn.get(Address::by_address(address));
-        match (row.map(|row| &row.lease), uuid) {
-            (Some(Lease::Expiring { uuid: given, .. }), Some(uuid)) if **given != *uuid => {
-                return Err(Error::UuidMismatch);
+        let mut rows = Vec::new();
+        for (address, uuid) in addresses {
+            let row = txn.get(Address::by_address(address));
+            if !is_handed_over(pools, address, row.map(|row| &row.lease), uuid, owner, endpoint)? {
+                continue;
             }
-            // Also without a token: an address that an endpoint uses must not expire.
-            (Some(Lease::Expiring { .. }), _) => {}
-            (_, Some(_)) => return Err(Error::NoTimer),
-            (Some(Lease::Endpoint(other)), None) if *other != endpoint => return Err(Error::Allocated),
-            (Some(Lease::Held | Lease::Endpoint(_)), None) => {}
-            (Some(Lease::Resting { .. }) | None, None) => {
-                if pools.pool_of(address).is_none() {
-                    return Ok(());
-                }
-                // One that is being released may be another node's soon.
-                if pools.listed().is_some_and(|listed| !listed.is_available(address, owner)) {
-                    return Err(Error::NotListed(address));
-                }
-            }
+            // Keep the owner of the allocation: a restored endpoint may come under another name.
+            let (owner, pool) = match row.filter(|row| row.allocated()) {
+                Some(row) => (row.owner.clone(), row.pool.clone()),
+                None => (owner.into(), pool_name(pools, address)),
+            };
+            rows.push(Address { address, owner, pool, lease: Lease::Endpoint(endpoint) });
         }
-        // Keep the owner of the allocation: a restored endpoint may come under another name.
-        let (owner, pool) = match row.filter(|row| row.allocated()) {
-            Some(row) => (row.owner.clone(), row.pool.clone()),
-            None => (owner.into(), pool_name(pools, address)),
-        };
-        txn.insert(Address { address, owner, pool, lease: Lease::Endpoint(endpoint) });
-        txn.commit();
+        if !rows.is_empty() {
+            rows.into_iter().for_each(|row| drop(txn.insert(row)));
+            txn.commit();
+        }
         Ok(())
     }
 
@@ -235,6 +224,35 @@ impl Ledger {
             txn.commit();
         }
         (expired, next)
+    }
+}
+
+/// Whether an endpoint gets an address with this lease, by the token of a request; false for one outside of the ranges.
+fn is_handed_over(
+    pools: &Pools,
+    address: IpAddr,
+    lease: Option<&Lease>,
+    uuid: Option<&str>,
+    owner: &str,
+    endpoint: u16,
+) -> Result<bool, Error> {
+    match (lease, uuid) {
+        (Some(Lease::Expiring { uuid: given, .. }), Some(uuid)) if **given != *uuid => {
+            Err(Error::UuidMismatch)
+        }
+        // Also without a token: an address that an endpoint uses must not expire.
+        (Some(Lease::Expiring { .. }), _) => Ok(true),
+        (_, Some(_)) => Err(Error::NoTimer),
+        (Some(Lease::Endpoint(other)), None) if *other != endpoint => Err(Error::Allocated),
+        (Some(Lease::Held | Lease::Endpoint(_)), None) => Ok(true),
+        (Some(Lease::Resting { .. }) | None, None) => {
+            let is_ours = pools.pool_of(address).is_some();
+            // One that is being released may be another node's soon.
+            if is_ours && pools.listed().is_some_and(|listed| !listed.is_available(address, owner)) {
+                return Err(Error::NotListed(address));
+            }
+            Ok(is_ours)
+        }
     }
 }
 

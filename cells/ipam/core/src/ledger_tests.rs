@@ -129,7 +129,7 @@ fn a_withdrawn_range_keeps_its_owners_and_gives_nothing_new() {
     let pool =
         Pool { ranges: vec![range("10.0.1.0/29")], withdrawn: vec![range("10.0.0.0/29")], listed: None };
     let after = Pools::new([(DEFAULT_POOL.into(), pool)]);
-    ledger.hand_over(|| &after, held, None, "pod", 7).unwrap();
+    ledger.hand_over(|| &after, [(held, None)], "pod", 7).unwrap();
     assert_eq!(ledger.release(released, None, now), Ok(true));
     for _ in 0..6 {
         assert!(range("10.0.1.0/29").contains(one(&after)), "not even one that rests");
@@ -208,8 +208,8 @@ fn listed_addresses_by_number() {
     }
     assert_eq!(take("10.0.0.2", "a/2"), Ok(()));
     // An endpoint that names its address: one of another allocator is its own affair, one in release is refused.
-    assert_eq!(ledger.hand_over(|| &pools, ip("203.0.113.1"), None, "a/5", 5), Ok(()));
-    let refused = ledger.hand_over(|| &pools, ip("10.0.0.3"), None, "a/5", 5);
+    assert_eq!(ledger.hand_over(|| &pools, [(ip("203.0.113.1"), None)], "a/5", 5), Ok(()));
+    let refused = ledger.hand_over(|| &pools, [(ip("10.0.0.3"), None)], "a/5", 5);
     assert_eq!(refused, Err(Error::NotListed(ip("10.0.0.3"))));
     let waiting = pools.clone().waiting(Family::V4, "CiliumNode n1 has 0 addresses");
     let refused = ledger.take(|| &waiting, ip("10.0.0.3"), "a/1", Lease::Held).unwrap_err().to_string();
@@ -241,10 +241,12 @@ fn expiration_is_stopped_by_its_token_only() {
         .unwrap();
     let address = given[0].address;
     let Lease::Expiring { uuid, .. } = &given[0].lease else { panic!("{given:?}") };
-    let wrong = ledger.hand_over(|| &pools, address, Some("other"), "pod", 7);
+    let wrong = ledger.hand_over(|| &pools, [(address, Some("other"))], "pod", 7);
     assert_eq!(wrong, Err(Error::UuidMismatch));
-    ledger.hand_over(|| &pools, address, Some(uuid), "pod", 7).unwrap();
-    let twice = ledger.hand_over(|| &pools, address, Some(uuid), "pod", 7);
+    let both = [(address, Some(&**uuid)), (ip("10.0.0.200"), Some("other"))];
+    assert_eq!(ledger.hand_over(|| &pools, both, "pod", 7), Err(Error::NoTimer), "all or none");
+    ledger.hand_over(|| &pools, [(address, Some(&**uuid))], "pod", 7).unwrap();
+    let twice = ledger.hand_over(|| &pools, [(address, Some(&**uuid))], "pod", 7);
     assert_eq!(twice, Err(Error::NoTimer));
     assert_eq!(ledger.sweep(now + EXPIRATION * 2), (vec![], None));
     assert_eq!(ledger.release(address, None, now), Err(Error::InUse));

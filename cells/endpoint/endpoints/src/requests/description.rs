@@ -38,16 +38,20 @@ impl Description {
     /// Returns the current row with the description, which was made for `row`; none if its record has changed since.
     /// Changes of the reconciliation status are ignored.
     pub(crate) fn applied(self, row: &Endpoint, current: Option<&Obj<Endpoint>>) -> Option<Endpoint> {
-        let current = unchanged(row, current)?;
+        Some(self.applied_to(unchanged(row, current)?))
+    }
+
+    /// Returns the row with the description, to be regenerated.
+    pub(super) fn applied_to(self, current: &Endpoint) -> Endpoint {
         let now = SystemTime::now();
         let has_other_identity = self.record.sec_label != current.record.sec_label;
         let waited = current.state == State::WaitingForIdentity;
         let next = Endpoint { named_ports: self.named_ports, ..current.with_record(self.record) };
         let next = if has_other_identity || waited { next.identified(RESOLVING, now) } else { next };
-        Some(match next.state {
+        match next.state {
             State::Restoring => next,
             _ => next.triggered("LabelsUpdate", UPDATED, now),
-        })
+        }
     }
 
     /// As [`applied`](Self::applied) while the labels wait for their identity: the endpoint goes on with the one that it has.
@@ -77,10 +81,6 @@ impl Endpoints {
         id: EndpointId,
         fetched: Option<Metadata>,
     ) -> Result<(), Refused> {
-        // Most pods share an existing identity: then no file is written, and no blocking thread is needed.
-        if self.describe_at_once(id, fetched.as_ref())? {
-            return Ok(());
-        }
         self.with_identity(move |endpoints| endpoints.describe(id, fetched.as_ref())).await.map(drop)
     }
 
@@ -116,18 +116,21 @@ impl Endpoints {
         }
     }
 
-    /// As [`describe`](Self::describe), but only if no new identity is needed. Returns false, without a change, if one
-    /// is needed or the row was changed concurrently.
-    fn describe_at_once(&self, id: EndpointId, fetched: Option<&Metadata>) -> Result<bool, Refused> {
-        let snapshot = self.table.snapshot();
-        let row = self.table.get(&snapshot, Endpoint::by_id(id)).ok_or(Refused::NotFound)?;
-        let Some(mut description) = self.drafted(&snapshot, row, fetched)? else { return Ok(true) };
+    /// Returns the description of a new endpoint, whose row is not in the table yet. Most pods share an existing identity: then
+    /// no file is written, and no blocking thread is needed. `None` if a new one is.
+    pub(super) fn described_at_once(
+        &self,
+        snapshot: &Snapshot,
+        row: &Endpoint,
+        fetched: Option<&Metadata>,
+    ) -> Result<Option<Description>, Refused> {
+        let Some(mut description) = self.drafted(snapshot, row, fetched)? else { return Ok(None) };
         if let Some(labels) = self.unidentified(&description.record) {
-            let known = self.context.identities.allocate_known(&labels, &Endpoint::user(id.0));
-            let Some(id) = known else { return Ok(false) };
+            let user = Endpoint::user(row.record.id);
+            let Some(id) = self.context.identities.allocate_known(&labels, &user) else { return Ok(None) };
             description.record.sec_label = Some(SecurityLabel { id, labels });
         }
-        Ok(self.apply(row, description))
+        Ok(Some(description))
     }
 
     /// Writes the row with its description; false if the row has changed since.

@@ -3,6 +3,7 @@
 //! Sibling folders that it uses: `model`.
 
 pub(crate) mod change;
+mod creation;
 pub(crate) mod description;
 pub(crate) mod fence;
 pub(crate) mod pods;

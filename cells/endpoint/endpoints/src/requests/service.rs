@@ -1,7 +1,6 @@
 //! The handle on endpoints: creates, changes and removes them as requests demand, and waits for the outcome.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +12,7 @@ use ipam::Ipam;
 use memory_limit::MemoryLimit;
 use policy::Policies;
 use reconciler::{Status, StatusKind};
-use statedb::{Obj, RwTable, Table, TableTxn};
+use statedb::{Obj, RwTable, Table};
 
 use crate::model::endpoint::{Endpoint, RESOLVING, UPDATED};
 use crate::model::error::Invalid;
@@ -23,6 +22,7 @@ use crate::model::record::{OptionMap, Record};
 use crate::model::state::State;
 use crate::pod_metadata::Objects;
 use crate::requests::change;
+use crate::requests::creation::Ids;
 use crate::requests::fence::{Fence, NotOpen};
 use labels::Filter;
 
@@ -33,13 +33,12 @@ pub(super) const WAIT_LIMIT: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub struct Endpoints {
     pub(super) table: RwTable<Endpoint>,
-    ipam: Ipam,
+    pub(super) ipam: Ipam,
     fence: Fence,
     /// Options of new endpoints.
     defaults: Defaults,
     pub(crate) context: Context,
-    /// The next candidate for a free id; ids are reused as late as possible.
-    next_id: Arc<AtomicU16>,
+    pub(super) ids: Arc<Ids>,
     /// The addresses that the health endpoint had in the previous run.
     previous_health: Arc<OnceLock<Vec<IpAddr>>>,
 }
@@ -116,9 +115,8 @@ impl Endpoints {
         defaults: Defaults,
         context: Context,
     ) -> Endpoints {
-        // Start at a random id: clients may still cache ids of the previous run.
-        let next_id = Arc::new(AtomicU16::new(rand::random()));
-        Endpoints { table, ipam, fence, defaults, context, next_id, previous_health: Arc::default() }
+        let ids = Arc::new(Ids::new());
+        Endpoints { table, ipam, fence, defaults, context, ids, previous_health: Arc::default() }
     }
 
     /// Returns the table's reader.
@@ -137,12 +135,14 @@ impl Endpoints {
             Some(objects) => objects.await_pod(&record).await,
             None => None,
         };
-        let addresses: Vec<IpAddr> = record.addresses().collect();
-        let id = self.insert(record)?;
-        let described = match self.take_over_addresses(id, request) {
-            Ok(()) => self.describe_first(id, fetched).await,
-            refused => refused,
+        let reserved = self.reserve(&mut record)?;
+        let id = EndpointId(record.id);
+        let described = match self.insert_reserved(record, request, fetched.as_ref()) {
+            Ok(true) => Ok(()),
+            Ok(false) => self.describe_first(id, fetched).await,
+            Err(refused) => Err(refused),
         };
+        drop(reserved);
         let created = match described {
             Ok(()) if request.sync_build_endpoint => self.regenerated(id).await,
             described => described,
@@ -151,8 +151,6 @@ impl Endpoints {
         if let Err(error) = &created {
             tracing::warn!(endpointID = id.0, %error, "Creation of endpoint failed");
             self.remove(id).await;
-            // A concurrent deletion may have ended before the addresses were handed over, and has not released them.
-            self.release_all(&addresses, id.0);
         }
         created
     }
@@ -207,51 +205,10 @@ impl Endpoints {
         let _ = self.previous_health.set(addresses);
     }
 
-    fn release_all(&self, addresses: &[IpAddr], endpoint: u16) {
+    pub(super) fn release_all(&self, addresses: &[IpAddr], endpoint: u16) {
         for address in addresses {
             self.ipam.release_endpoint(*address, endpoint);
         }
-    }
-
-    /// Inserts a new endpoint into the table. Returns its id, which is a free one unless the record has one.
-    fn insert(&self, mut record: Record) -> Result<EndpointId, Invalid> {
-        let mut txn = self.table.write();
-        change::check(&txn, &record)?;
-        if let Some(address) = record.addresses().find(|&address| self.ipam.is_router(address)) {
-            return Err(Invalid::AddressInUse(prefixed(address)));
-        }
-        if record.id == 0 {
-            record.id = self.free_id(&txn)?;
-        }
-        let id = EndpointId(record.id);
-        txn.insert(Endpoint::created(record, SystemTime::now()));
-        txn.commit();
-        Ok(id)
-    }
-
-    fn free_id(&self, txn: &TableTxn<'_, Endpoint>) -> Result<u16, Invalid> {
-        (0..=u16::MAX)
-            .map(|_| self.next_id.fetch_add(1, Ordering::Relaxed))
-            // `cilium_call_policy` has 65,535 slots, 0 to 65,534, so id 65,535 has none.
-            .find(|&id| ![0, u16::MAX].contains(&id) && txn.get(Endpoint::by_id(EndpointId(id))).is_none())
-            .ok_or(Invalid::NoFreeId)
-    }
-
-    /// Takes over the endpoint's addresses from the allocation of the CNI plugin.
-    fn take_over_addresses(&self, id: EndpointId, request: &EndpointChangeRequest) -> Result<(), Refused> {
-        let row = self.row(id).ok_or(Refused::NotFound)?;
-        let addressing = request.addressing.clone().unwrap_or_default();
-        if !row.record.datapath_configuration.external_ipam {
-            for address in row.record.addresses() {
-                let token = match address.is_ipv4() {
-                    true => &addressing.ipv4_expiration_uuid,
-                    false => &addressing.ipv6_expiration_uuid,
-                };
-                let token = Some(token.as_str()).filter(|token| !token.is_empty());
-                self.ipam.hand_over(address, token, &row.record.pod_name(), id.0)?;
-            }
-        }
-        Ok(())
     }
 
     /// Changes an endpoint's interface, MACs or addresses, and waits until it is regenerated.
@@ -431,20 +388,6 @@ impl Endpoints {
         txn.commit();
     }
 
-    /// Inserts an endpoint of the agent's own into the table; it waits to be regenerated. Returns its id, which is that of the
-    /// record if it has one that is free; `None` if no id is free.
-    pub(crate) fn insert_own(&self, mut record: Record) -> Option<EndpointId> {
-        let mut txn = self.table.write();
-        let is_taken = |id| txn.get(Endpoint::by_id(EndpointId(id))).is_some();
-        if record.id == 0 || is_taken(record.id) {
-            record.id = self.free_id(&txn).ok()?;
-        }
-        let id = EndpointId(record.id);
-        txn.insert(Endpoint::restored(record, SystemTime::now()));
-        txn.commit();
-        Some(id)
-    }
-
     /// Waits until the endpoint's regeneration has succeeded or failed.
     async fn regenerated(&self, id: EndpointId) -> Result<(), Refused> {
         let outcome = async {
@@ -467,7 +410,7 @@ impl Endpoints {
 }
 
 /// Returns the address with its family, as in errors of Cilium: `ipv4:10.0.0.1`.
-fn prefixed(address: IpAddr) -> String {
+pub(super) fn prefixed(address: IpAddr) -> String {
     let family = if address.is_ipv4() { "ipv4" } else { "ipv6" };
     format!("{family}:{address}")
 }

@@ -126,6 +126,31 @@ async fn a_failed_creation_leaves_nothing() {
     let error = agent.endpoints.create(&request).await.unwrap_err();
     assert_eq!(error.to_string(), "UUID mismatch, not stopping expiration timer");
     assert!(world.files().is_empty() && agent.rows().is_empty());
+    let allocated = [ipam::Family::V4, ipam::Family::V6].map(|family| agent.ipam.count(family));
+    assert_eq!(allocated, [1, 1], "still of the request that has the token");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_creations_at_once_for_one_pod_one_fails_and_leaves_nothing() {
+    let world = World::new();
+    let agent = Agent::start(&world).await;
+    for round in 0..100 {
+        let mut request = agent.request(1);
+        // With an id of the request, and with two of the agent's.
+        request.id = if round % 2 == 0 { 77 } else { 0 };
+        let (endpoints, same) = (agent.endpoints.clone(), request.clone());
+        #[expect(clippy::disallowed_methods, reason = "a test without a hive")]
+        let other = tokio::spawn(async move { endpoints.create(&same).await });
+        let both = [agent.endpoints.create(&request).await, other.await.unwrap()];
+        let [created] = &both.iter().filter_map(|created| created.as_ref().ok()).collect::<Vec<_>>()[..]
+        else {
+            panic!("{both:?}");
+        };
+        assert_eq!((agent.rows().len(), agent.ipam.endpoint_addresses(created.record.id).len()), (1, 2));
+        assert!(agent.endpoints.remove(created.id()).await);
+        assert!(agent.rows().is_empty() && world.files().is_empty());
+        assert_eq!((agent.ipam.count(ipam::Family::V4), agent.ipam.count(ipam::Family::V6)), (0, 0));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
