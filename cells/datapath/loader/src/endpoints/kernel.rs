@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use crate::endpoints::conntrack_purge::ConntrackPurge;
 use crate::endpoints::drift;
-use crate::endpoints::kept::Kept;
+use crate::endpoints::idle_socket::IdleSocket;
 use crate::endpoints::leftovers;
 use crate::endpoints::pod_programs::PodPrograms;
 use crate::endpoints::policy_maps::{PolicyMaps, allow_all, only_allow_all};
@@ -44,7 +44,7 @@ pub struct KernelDatapath {
     policy_maps: PolicyMaps,
     programs: PodPrograms,
     conntrack_purge: ConntrackPurge,
-    links: Kept<Netlink>,
+    links: IdleSocket<Netlink>,
     ready: watch::Sender<bool>,
     host_endpoint: watch::Sender<u16>,
 }
@@ -59,7 +59,7 @@ impl KernelDatapath {
             policy_maps: PolicyMaps::new(maps.clone()),
             programs: PodPrograms::new(maps.clone(), options.filter_priority),
             conntrack_purge: ConntrackPurge::default(),
-            links: Kept::new(),
+            links: IdleSocket::new(),
             ready: watch::Sender::new(false),
             host_endpoint: watch::Sender::new(0),
             maps,

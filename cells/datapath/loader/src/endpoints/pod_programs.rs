@@ -16,7 +16,7 @@ use devices::{Netlink, TABLE_MAIN};
 use ipnetwork::IpNetwork;
 use maps::Maps;
 
-use crate::endpoints::kept::Kept;
+use crate::endpoints::idle_socket::IdleSocket;
 use crate::endpoints::lock_order::{Mutex, Rank, RwLock};
 use crate::endpoints::pod_interface::{POD_INTERFACE_PREFIX, is_pod_interface};
 use crate::endpoints::table::{EndpointTable, LockedEndpoint};
@@ -62,7 +62,7 @@ pub(crate) struct PodPrograms {
     /// repeat the work.
     switched: Mutex<BTreeMap<u16, u32>>,
     /// For single interfaces.
-    socket: Kept<Tc>,
+    socket: IdleSocket<Tc>,
 }
 
 impl PodPrograms {
@@ -73,7 +73,7 @@ impl PodPrograms {
             filter_priority,
             current: RwLock::new(Rank::Programs, None),
             switched: Mutex::new(Rank::State, BTreeMap::new()),
-            socket: Kept::new(),
+            socket: IdleSocket::new(),
         }
     }
 

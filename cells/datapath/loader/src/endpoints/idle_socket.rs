@@ -6,12 +6,12 @@ use crate::endpoints::lock_order::{Mutex, Rank};
 /// A socket of the agent's network namespace. Concurrent users have one each, of which one is kept; the lock is not held while
 /// the kernel works.
 #[derive(Debug)]
-pub(crate) struct Kept<T>(Mutex<Option<T>>);
+pub(crate) struct IdleSocket<T>(Mutex<Option<T>>);
 
-impl<T> Kept<T> {
+impl<T> IdleSocket<T> {
     /// Returns one without a socket: the first use opens it.
-    pub(crate) const fn new() -> Kept<T> {
-        Kept(Mutex::new(Rank::State, None))
+    pub(crate) const fn new() -> IdleSocket<T> {
+        IdleSocket(Mutex::new(Rank::State, None))
     }
 
     /// Calls `run` with a socket. It is closed after an error, which may have left responses in it.
@@ -45,7 +45,7 @@ mod tests {
             opened.set(opened.get() + 1);
             Ok::<_, ()>(opened.get())
         };
-        let kept = Kept::new();
+        let kept = IdleSocket::new();
         assert_eq!(kept.with(open, |socket| Ok(*socket)), Ok(1));
         assert_eq!(kept.with(open, |socket| Ok(*socket)), Ok(1));
         assert_eq!(kept.with(open, |_| Err::<(), _>(())), Err(()));
@@ -53,6 +53,6 @@ mod tests {
         let beside = kept.with(open, |socket| Ok((*socket, kept.with(open, |other| Ok(*other)))));
         assert_eq!(beside, Ok((2, Ok(3))));
         assert_eq!(kept.with(|| Err(()), |socket| Ok(*socket)), Ok(2));
-        assert_eq!(Kept::<u8>::new().with(|| Err(()), |socket| Ok(*socket)), Err(()));
+        assert_eq!(IdleSocket::<u8>::new().with(|| Err(()), |socket| Ok(*socket)), Err(()));
     }
 }
