@@ -10,7 +10,8 @@
 //! **Failures.** A refusal ends the start with the definition, the request and the reason. Conflicts and an API server that is away
 //! are retried for a minute. Names that the API server does not accept, because another definition has them, are named.
 //!
-//! **Differences from Cilium**: definitions are registered side by side, not one after the other.
+//! **Differences from Cilium**: definitions are registered side by side, not one after the other; those of CiliumNodes and
+//! CiliumIdentities before the rest, so that nodes need not wait for all.
 
 #![forbid(unsafe_code)]
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::try_join_all;
+use futures::future::{try_join, try_join_all};
 use k8s_types::schema::custom_resource_definition;
 use k8s_types::{Api, ApiError, Key, Kind};
 use serde_json::{Value, json};
@@ -22,14 +22,24 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Intervals of attempts: a definition is mostly established within milliseconds.
 const INTERVALS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
+/// The kinds whose objects a node needs before its first pod runs. A server pauses creations of objects for 2 s after the kind
+/// was established, so that these are registered before the others, whose large schemas keep it busy.
+const FIRST: [Kind; 2] = [Kind::CiliumNode, Kind::CiliumIdentity];
+
 /// Proof for other cells that the definitions were registered before their hooks run.
 #[derive(Debug)]
 pub struct Registered(pub(crate) ());
 
 /// Registers the definitions of these kinds and waits until objects of them are accepted.
 pub(crate) async fn register_all(api: Arc<dyn Api>, kinds: BTreeSet<Kind>) -> Result<(), Error> {
-    try_join_all(kinds.into_iter().map(|kind| register(api.clone(), custom_resource_definition(kind))))
-        .await?;
+    let (first, others): (Vec<Kind>, Vec<Kind>) = kinds.into_iter().partition(|kind| FIRST.contains(kind));
+    let first = try_join_all(first.into_iter().map(|kind| upsert(&*api, kind))).await?;
+    let first = try_join_all(first.into_iter().map(|name| established(&*api, name)));
+    let others = try_join_all(others.into_iter().map(async |kind| {
+        let name = upsert(&*api, kind).await?;
+        established(&*api, name).await
+    }));
+    try_join(first, others).await?;
     Ok(())
 }
 
@@ -51,14 +61,16 @@ impl Step {
     }
 }
 
-async fn register(api: Arc<dyn Api>, wanted: Value) -> Result<(), Error> {
+/// Creates or updates the definition of a kind, unless it is current. Returns its name.
+async fn upsert(api: &dyn Api, defined: Kind) -> Result<String, Error> {
+    let wanted = custom_resource_definition(defined);
     let kind = Kind::CustomResourceDefinition;
     let name = wanted["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let key = Key::new("", name.as_str());
     let deadline = Instant::now() + LIMIT;
     let mut waits = Waits::new();
     loop {
-        let (verb, answer) = match read(&*api, &key).await {
+        let (verb, answer) = match read(api, &key).await {
             Ok(present) => {
                 let step = step(&wanted, present);
                 let verb = step.verb();
@@ -83,7 +95,7 @@ async fn register(api: Arc<dyn Api>, wanted: Value) -> Result<(), Error> {
         }
         sleep(waits.next()).await;
     }
-    established(&*api, name).await
+    Ok(name)
 }
 
 /// Decides by the present definition.

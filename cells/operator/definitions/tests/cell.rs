@@ -1,5 +1,6 @@
 //! Registration at an API server that may be slow, older, newer, or refuse.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hive::Hive;
@@ -96,6 +97,8 @@ async fn missing_definitions_are_created_and_waited_for() {
     let log = take_writes(&server);
     assert_eq!(log.len(), 10, "{log:?}");
     assert!(log.iter().all(|line| line.starts_with("create ")), "{log:?}");
+    let first: BTreeSet<&str> = log[..2].iter().map(String::as_str).collect();
+    assert_eq!(first, ["create ciliumidentities.cilium.io", "create ciliumnodes.cilium.io"].into());
     let node = definition(&server, Kind::CiliumNode);
     assert_eq!(node["metadata"]["labels"][LABEL], "1.33.9");
     assert_eq!(node["spec"], custom_resource_definition(Kind::CiliumNode)["spec"]);
