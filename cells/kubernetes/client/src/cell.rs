@@ -85,9 +85,10 @@ async fn new_client(p: ClientParams) -> Result<Client, Error> {
         start(&p.jobs, &p.config, crd_wait_timeout, &connection, &p.shutdown);
     }
     let status = status::of(&connection);
+    let requests = Requests { link: link.clone(), definitions: connection.definitions.clone() };
     let source = ApiServer(Some(connection));
-    let probe = Arc::new(ServerProbe::new(link.clone()));
-    Ok((Member(Arc::new(source)), Some(Arc::new(Requests(link))), Some(probe), Member(status)))
+    let probe = Arc::new(ServerProbe::new(link));
+    Ok((Member(Arc::new(source)), Some(Arc::new(requests)), Some(probe), Member(status)))
 }
 
 fn start(

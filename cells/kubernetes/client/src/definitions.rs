@@ -2,9 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_types::{Kind, SmolStr};
+use parking_lot::Mutex;
+use serde::Deserialize;
 use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// An API server sleeps this long in the creation of an object whose kind was established less than this time before
+/// (`justCreated` of `customresource_handler.go` in `k8s.io/apiextensions-apiserver`): other servers may not serve it yet.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// How much later than the end of its pause a creation is sent: the server's clock may be behind by that.
+const CLOCK_TOLERANCE: Duration = Duration::from_millis(200);
 
 /// Whether a kind has a CustomResourceDefinition: without one, a server does not know it.
 pub(crate) fn is_custom(kind: Kind) -> bool {
@@ -19,6 +31,8 @@ pub(crate) type Versions = BTreeMap<SmolStr, SmolStr>;
 pub(crate) struct Definitions {
     known: Arc<watch::Sender<Option<Versions>>>,
     required: Arc<BTreeSet<Kind>>,
+    /// By name of the definition: the end of the pause of creations.
+    pauses: Arc<Mutex<BTreeMap<SmolStr, Instant>>>,
 }
 
 /// Whether a kind is defined.
@@ -33,7 +47,11 @@ pub(crate) enum Defined {
 impl Definitions {
     /// Creates an empty set that is not listed yet, with the kinds to wait for.
     pub(crate) fn new(required: BTreeSet<Kind>) -> Definitions {
-        Definitions { known: Arc::new(watch::Sender::new(None)), required: Arc::new(required) }
+        Definitions {
+            known: Arc::new(watch::Sender::new(None)),
+            required: Arc::new(required),
+            pauses: Arc::default(),
+        }
     }
 
     /// Returns whether a kind is defined.
@@ -72,6 +90,20 @@ impl Definitions {
         self.required.iter().filter(|kind| self.of(**kind) != Defined::Yes).map(|kind| name(*kind)).collect()
     }
 
+    /// Records the age of a definition, by the times in its metadata.
+    pub(crate) fn set_age(&self, name: &str, definition: &[u8], now: Timestamp) {
+        let mut pauses = self.pauses.lock();
+        match remaining_pause(definition, now) {
+            Some(remaining) => drop(pauses.insert(name.into(), Instant::now() + remaining)),
+            None => drop(pauses.remove(name)),
+        }
+    }
+
+    /// Returns the time from which on the server does not pause creations, if it does now.
+    pub(crate) fn paused_until(&self, kind: Kind) -> Option<Instant> {
+        self.pauses.lock().get(name(kind).as_str()).copied()
+    }
+
     /// Returns a receiver that changes with the definitions.
     pub(crate) fn changes(&self) -> watch::Receiver<Option<Versions>> {
         self.known.subscribe()
@@ -87,6 +119,36 @@ impl Definitions {
             differs
         });
     }
+}
+
+/// Returns the rest of the pause after the definition's last change, which is its establishment; none if there is no pause, or
+/// nothing to be won by waiting. Clocks that differ make it useless, not long.
+fn remaining_pause(definition: &[u8], now: Timestamp) -> Option<Duration> {
+    let Object { metadata } = serde_json::from_slice(definition).ok()?;
+    let updates = metadata.managed_fields.iter().map(|fields| fields.time);
+    let changed = updates.chain([metadata.creation_timestamp]).flatten().max()?;
+    let age = Duration::try_from(now.duration_since(changed)).unwrap_or_default();
+    let remaining = (PAUSE + CLOCK_TOLERANCE).checked_sub(age)?;
+    (remaining < PAUSE).then_some(remaining)
+}
+
+/// The times of a definition, in whole seconds.
+#[derive(Deserialize)]
+struct Object {
+    metadata: Metadata,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    creation_timestamp: Option<Timestamp>,
+    #[serde(default)]
+    managed_fields: Vec<ManagedFields>,
+}
+
+#[derive(Deserialize)]
+struct ManagedFields {
+    time: Option<Timestamp>,
 }
 
 /// Returns the definition's name, such as `ciliumnodes.cilium.io`.
@@ -139,6 +201,8 @@ pub fn required(is_on: impl Fn(&str) -> bool) -> BTreeSet<Kind> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -153,6 +217,30 @@ mod tests {
         };
         assert_eq!(required(on).len(), 9);
         assert!(required(|option| option == "enable-envoy-config").contains(&Kind::CiliumEnvoyConfig));
+    }
+
+    #[test]
+    fn creations_wait_for_the_end_of_the_pause_where_that_is_sooner() {
+        let at =
+            |second: i64, ms: i64| Timestamp::from_millisecond((1_800_000_000 + second) * 1000 + ms).unwrap();
+        let definition = |created: i64, changed: i64| {
+            let fields =
+                [json!({"manager": "operator"}), json!({"subresource": "status", "time": at(changed, 0)})];
+            let metadata = json!({"creationTimestamp": at(created, 0), "managedFields": fields});
+            json!({"kind": "PartialObjectMetadata", "metadata": metadata}).to_string()
+        };
+        let remaining = |now| remaining_pause(definition(0, 1).as_bytes(), now);
+        // It changed at 1 s at the earliest, so that the pause of a creation that is sent from 3 s on has passed.
+        assert_eq!(remaining(at(1, 150)), None, "a creation that is sent now is answered before 3.2 s");
+        assert_eq!(remaining(at(1, 700)), Some(Duration::from_millis(1500)));
+        assert_eq!(remaining(at(3, 190)), Some(Duration::from_millis(10)));
+        assert_eq!(remaining(at(3, 201)), None);
+        assert_eq!(remaining(at(0, 0)), None, "its clock is ahead");
+        let untracked = json!({"metadata": {"creationTimestamp": at(1, 0)}}).to_string();
+        assert_eq!(remaining_pause(untracked.as_bytes(), at(2, 0)), Some(Duration::from_millis(1200)));
+        for text in ["{}", r#"{"metadata": {}}"#, r#"{"metadata": {"creationTimestamp": "soon"}}"#] {
+            assert_eq!(remaining_pause(text.as_bytes(), at(1, 500)), None, "{text}");
+        }
     }
 
     #[test]

@@ -123,7 +123,9 @@ pub(crate) async fn follow_definitions(connection: Connection, cx: JobCx) -> Res
             }
             Ok(WatchEvent::Listed) => listed = true,
             Ok(WatchEvent::Applied { json, .. }) => {
-                versions.insert(key(&json).name, version(&json).unwrap_or_default().into());
+                let name = key(&json).name;
+                connection.definitions.set_age(&name, &json, jiff::Timestamp::now());
+                versions.insert(name, version(&json).unwrap_or_default().into());
             }
             Ok(WatchEvent::Deleted(key)) => {
                 versions.remove(&key.name);

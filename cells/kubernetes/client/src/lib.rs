@@ -12,6 +12,9 @@
 //! immediately when versions go back, after invalid data, and when another cluster responds. Objects are passed to the
 //! reader as received, one at a time: a slow reader applies backpressure only to its own connection.
 //!
+//! An API server sleeps 2 s in the creation of an object whose kind was established less than 2 s before. A creation waits for
+//! the end of that time, by the times in the definition's metadata, where it is over sooner than the sleep would be.
+//!
 //! **Differences from Cilium**: JSON for all kinds, HTTP/1.1 with a connection for each watch, no proxies. Definitions
 //! of kinds are followed while the agent runs, so that a kind that is defined later needs no restart.
 

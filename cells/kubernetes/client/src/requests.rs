@@ -9,13 +9,17 @@ use k8s_types::{Answer, Api, ApiError, Key, Kind, Patch, Preconditions, SmolStr}
 use kube::client::Body;
 use serde_json::json;
 
+use crate::definitions::Definitions;
 use crate::link::{Link, request};
 use crate::request_error::{ErrorKind, RequestError};
 use crate::scan::key;
 use crate::target::{path, path_of};
 
 /// Requests to an API server.
-pub(crate) struct Requests(pub(crate) Arc<Link>);
+pub(crate) struct Requests {
+    pub(crate) link: Arc<Link>,
+    pub(crate) definitions: Definitions,
+}
 
 const JSON: &str = "application/json";
 
@@ -29,7 +33,7 @@ impl Requests {
         body: Bytes,
         form: &'static str,
     ) -> Answer<Bytes> {
-        let link = self.0.clone();
+        let link = self.link.clone();
         async move {
             let empty = body.is_empty();
             let mut request = request(method, &uri, JSON, Body::from(body));
@@ -94,7 +98,13 @@ impl Api for Requests {
         let namespace = Some(&key.namespace).filter(|namespace| !namespace.is_empty());
         let default = SmolStr::new_static(k8s_types::DEFAULT_NAMESPACE);
         let uri = path(kind, namespace.or(Some(&default)), None, false);
-        self.send(Method::POST, kind, uri, key.to_string(), object, JSON)
+        let request = self.send(Method::POST, kind, uri, key.to_string(), object, JSON);
+        let Some(end) = self.definitions.paused_until(kind) else { return request };
+        async move {
+            tokio::time::sleep_until(end).await;
+            request.await
+        }
+        .boxed()
     }
 
     fn update(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {

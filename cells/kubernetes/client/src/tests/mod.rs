@@ -4,6 +4,7 @@ mod credentials;
 mod fake;
 mod follow;
 mod link;
+mod pauses;
 mod random;
 mod scan;
 mod trust;
