@@ -16,7 +16,7 @@ use xds::{Delivery, Value};
 
 use crate::kind::Kind;
 use crate::listeners::Settings;
-use crate::policies::{Policies, Tables};
+use crate::policies::{Memo, Policies, Tables};
 use crate::receiver::{Requests, Waiting};
 use crate::resources::{Owner, Resources, encoded};
 use crate::slot::{Slot, State};
@@ -62,7 +62,8 @@ impl Job {
         let limit = Instant::now() + self.restore_limit;
         let secrets_limit = Instant::now() + SECRETS_LIMIT;
         let mut changed = self.resources.subscribe();
-        let mut policies = self.tables.read();
+        let mut memo = Memo::default();
+        let mut policies = self.read(&mut memo);
         let (mut is_complete, mut retry) = (false, None);
         let mut waiting = Vec::new();
         loop {
@@ -99,11 +100,11 @@ impl Job {
                         () = cx.cancelled() => return Ok(()),
                         () = sleep(GATHER_INTERVAL) => {}
                     }
-                    policies = self.tables.read();
+                    policies = self.read(&mut memo);
                 }
                 Some(answer) = self.requests.requests.recv() => {
                     waiting.push(answer);
-                    policies = self.tables.read();
+                    policies = self.read(&mut memo);
                 }
                 // The sender is that of `resources`.
                 _ = changed.changed() => {}
@@ -117,6 +118,13 @@ impl Job {
                 }
             }
         }
+    }
+
+    fn read(&self, memo: &mut Memo) -> Policies {
+        let policies = self.tables.read(memo);
+        let Policies { resources, computed, .. } = &policies;
+        tracing::debug!(endpoints = resources.len(), computed, "Policies of endpoints for Envoy");
+        policies
     }
 
     /// Publishes policies while a client takes them. It gets none before all are known: an Envoy that has run while the

@@ -3,12 +3,14 @@
 //! Sibling folders that it uses: `secrets`.
 
 mod http;
+mod memo;
 mod side;
 mod tables;
 #[cfg(test)]
 mod tests;
 mod tls;
 
+pub(crate) use memo::Memo;
 pub(crate) use side::Peers;
 pub(crate) use tables::{Policies, Tables};
 

@@ -1,6 +1,6 @@
 //! The policies of all endpoints, from tables.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use statedb::{Snapshot, Table, Watch};
 use tokio::sync::watch;
 use xds::Value;
 
+use super::memo::{Computed, Memo};
 use super::{Peers, network_policy};
 use crate::resources::encoded;
 use crate::secrets::{Absence, Found, PolicySecrets};
@@ -39,6 +40,8 @@ pub(crate) struct Policies {
     pub(crate) waits_for_secrets: bool,
     /// The secrets that cannot be used, with the reasons; traffic of their rules is denied.
     pub(crate) faults: BTreeSet<(SecretRef, String)>,
+    /// The number of policies that were computed for it; the others are those of the read before.
+    pub(crate) computed: usize,
     watches: Vec<Watch>,
     secrets: [watch::Receiver<()>; 2],
 }
@@ -58,8 +61,8 @@ impl Policies {
 }
 
 impl Tables {
-    /// Returns the policies.
-    pub(crate) fn read(&self) -> Policies {
+    /// Returns the policies; of endpoints whose inputs have not changed those in the memo.
+    pub(crate) fn read(&self, memo: &mut Memo) -> Policies {
         let secrets = self.secrets.subscribe();
         let snapshot = self.policies.snapshot();
         let (rows, policies_watch) = self.policies.all_watch(&snapshot);
@@ -71,7 +74,14 @@ impl Tables {
         if rows.iter().any(|row| names_ports_of_peers(&row.filters)) {
             watches.push(self.identities.all_watch(&snapshot).1);
         }
-        let view = View { tables: self, snapshot: &snapshot, ready, seen: RefCell::default() };
+        let mut memo = memo.read(&self.selectors, &snapshot, &ready);
+        let view = View {
+            tables: self,
+            snapshot: &snapshot,
+            ready,
+            seen: RefCell::default(),
+            has_other_inputs: Cell::default(),
+        };
         let mut owners: HashMap<IpAddr, (u64, u16)> = HashMap::new();
         let mut resources = BTreeMap::new();
         let mut computed = BTreeSet::new();
@@ -80,8 +90,12 @@ impl Tables {
             computed.insert(id);
             let endpoint = self.endpoints.get(&snapshot, Endpoint::by_id(EndpointId(id)));
             let Some(endpoint) = endpoint.filter(|endpoint| is_served(endpoint)) else { continue };
-            let message = network_policy(row, endpoint.record.addresses(), &view);
-            resources.insert(name(id), encoded(&message));
+            let policy = memo.policy(row, endpoint.record.addresses().collect(), || {
+                view.has_other_inputs.set(false);
+                let policy = encoded(&network_policy(row, endpoint.record.addresses(), &view));
+                Computed { policy, has_other_inputs: view.has_other_inputs.get() }
+            });
+            resources.insert(name(id), policy);
             for address in endpoint.record.addresses() {
                 let Some((announced, other)) = owners.insert(address, (row.announced, id)) else { continue };
                 // Envoy finds policies by address: it can only have that of the newer endpoint.
@@ -93,9 +107,10 @@ impl Tables {
         let mut served = self.endpoints.all(&snapshot).filter(|endpoint| is_served(endpoint));
         let is_complete = self.endpoints.initialized(&snapshot)
             && served.all(|endpoint| computed.contains(&endpoint.record.id));
+        let computed = memo.computed();
         let Seen { references, faults, is_waiting } = view.seen.into_inner();
         self.secrets.set_references(references);
-        Policies { resources, is_complete, waits_for_secrets: is_waiting, faults, watches, secrets }
+        Policies { resources, is_complete, waits_for_secrets: is_waiting, faults, computed, watches, secrets }
     }
 }
 
@@ -119,6 +134,8 @@ struct View<'a> {
     snapshot: &'a Snapshot,
     ready: Arc<ReadyPorts>,
     seen: RefCell<Seen>,
+    /// Whether a policy has inputs that a memo does not compare.
+    has_other_inputs: Cell<bool>,
 }
 
 /// The secrets that rules name.
@@ -136,6 +153,7 @@ impl Peers for View<'_> {
     }
 
     fn named(&self, name: &str, protocol: u8) -> BTreeMap<u16, BTreeSet<u32>> {
+        self.has_other_inputs.set(true);
         let mut found: BTreeMap<u16, BTreeSet<u32>> = BTreeMap::new();
         for identity in self.tables.identities.all(self.snapshot) {
             if let Some(port) = identity.named_ports().port(name, protocol) {
@@ -146,6 +164,7 @@ impl Peers for View<'_> {
     }
 
     fn secret(&self, reference: &SecretRef) -> Option<Found> {
+        self.has_other_inputs.set(true);
         self.seen.borrow_mut().references.insert(reference.clone());
         match self.tables.secrets.find(reference) {
             Ok(found) => Some(found),
