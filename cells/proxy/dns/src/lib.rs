@@ -19,6 +19,8 @@
 //! Answers that are larger than the client takes over UDP are compressed or truncated. Queries over TCP are pipelined:
 //! each is answered when its answer is there. A workload has at most 2,048 queries of
 //! 4 MiB together in flight, and 128 connections; all workloads together have about 8,192 sockets to servers over UDP.
+//! Without transparent mode a socket has a random port and, for a second, one query after another of one client to one
+//! server, unless a query has had no answer; 1,024 sockets wait for their next query.
 //!
 //! **Records.** While the monitor has a subscription, each query that policy decides on, each answer and each failure is a
 //! record (type 129): addresses, endpoints, identities and labels of both ends, name, types, and of answers code, addresses,

@@ -132,7 +132,8 @@ impl Proxy {
         stop: CancellationToken,
     ) -> Proxy {
         let linger = u64::try_from(config.dnsproxy_socket_linger_timeout).ok().map(Duration::from_secs);
-        Proxy::with_servers(observer, config, Network { udp: UdpPaths::new(), linger, tasks, stop })
+        let udp = UdpPaths::new(tasks.clone(), stop.clone());
+        Proxy::with_servers(observer, config, Network { udp, linger, tasks, stop })
     }
 }
 

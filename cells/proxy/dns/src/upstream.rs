@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use socket2::Type;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, UdpSocket};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -29,6 +30,11 @@ const QUEUE: usize = 64;
 /// some beyond that, so that a few of them cannot stop the queries of all.
 const MAX_UDP_SOCKETS: usize = 8192;
 const GUARANTEED_UDP_SOCKETS: usize = 16;
+/// The time for which a socket over UDP serves one request after another: opening one costs as much as the rest of a
+/// request. A forged answer has to have its port, which must not be the same for long (RFC 5452, 9.2).
+const SOCKET_LIFETIME: Duration = Duration::from_secs(1);
+/// Sockets that wait for their next request.
+const MAX_IDLE_SOCKETS: usize = 1024;
 
 /// The error of a request that has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -61,16 +67,27 @@ impl Path {
     fn source(&self) -> Option<SocketAddr> {
         self.transparent.then_some(self.client)
     }
+
+    /// Returns the requests that may share its socket one after another; `None` if its port is that of the client.
+    fn route(&self) -> Option<Route> {
+        let Path { client, server, identity, transparent } = *self;
+        (!transparent).then_some(Route { client: client.ip(), server, identity })
+    }
 }
 
-/// Sockets to servers over UDP, each open while a request waits.
+/// Sockets to servers over UDP.
 #[derive(Debug, Clone)]
-pub(crate) struct UdpPaths(Arc<Mutex<Paths>>);
+pub(crate) struct UdpPaths {
+    paths: Arc<Mutex<Paths>>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
 
 #[derive(Debug)]
 struct Paths {
     open: HashMap<Path, UsedPath>,
     shares: Shares,
+    idle: IdleSockets,
 }
 
 /// A path with the number of its requests.
@@ -83,7 +100,38 @@ struct UsedPath {
 /// A socket and the requests that wait for its packets. Opened under a lock of its own: system calls must not delay the
 /// requests of other paths.
 #[derive(Debug, Default)]
-struct UdpPath(Mutex<(Option<Arc<UdpSocket>>, Waiting)>);
+struct UdpPath(Mutex<PathState>);
+
+#[derive(Debug, Default)]
+struct PathState {
+    open: Option<PathSocket>,
+    waiting: Waiting,
+    /// Whether a request has ended without its answer, which may come later.
+    has_unanswered: bool,
+}
+
+/// A socket that is connected to a server: the kernel drops packets of others.
+#[derive(Debug, Clone)]
+struct PathSocket {
+    socket: Arc<UdpSocket>,
+    opened: Instant,
+}
+
+/// The requests that may have a socket one after another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Route {
+    client: IpAddr,
+    server: SocketAddr,
+    identity: u32,
+}
+
+/// Sockets without a request, with random ports.
+#[derive(Debug, Default)]
+struct IdleSockets {
+    by_route: HashMap<Route, Vec<PathSocket>>,
+    count: usize,
+    is_swept: bool,
+}
 
 /// A request's place in a path; dropping it closes the path after the last one.
 struct Place<'a> {
@@ -91,27 +139,34 @@ struct Place<'a> {
     key: Path,
     path: Arc<UdpPath>,
     id: Option<u16>,
+    is_answered: bool,
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        if let Some(id) = self.id {
-            self.path.0.lock().1.remove(id);
+        {
+            let mut state = self.path.0.lock();
+            if let Some(id) = self.id {
+                state.waiting.remove(id);
+            }
+            state.has_unanswered |= !self.is_answered;
         }
-        let Paths { open, shares } = &mut *self.paths.0.lock();
-        let Entry::Occupied(mut used) = open.entry(self.key) else { return };
+        let paths = &mut *self.paths.paths.lock();
+        let Entry::Occupied(mut used) = paths.open.entry(self.key) else { return };
         used.get_mut().requests -= 1;
         if used.get().requests == 0 {
             used.remove();
-            shares.release(self.key.client.ip());
+            paths.shares.release(self.key.client.ip());
+            self.paths.keep(&mut paths.idle, self.key, &self.path);
         }
     }
 }
 
 impl UdpPaths {
-    pub(crate) fn new() -> UdpPaths {
+    pub(crate) fn new(tasks: TaskTracker, stop: CancellationToken) -> UdpPaths {
         let shares = Shares::new(MAX_UDP_SOCKETS, GUARANTEED_UDP_SOCKETS);
-        UdpPaths(Arc::new(Mutex::new(Paths { open: HashMap::new(), shares })))
+        let paths = Paths { open: HashMap::new(), shares, idle: IdleSockets::default() };
+        UdpPaths { paths: Arc::new(Mutex::new(paths)), tasks, stop }
     }
 
     /// Forwards a request and returns its answer, with the id at the server.
@@ -136,22 +191,88 @@ impl UdpPaths {
                 }
             }
         };
-        tokio::time::timeout(TIMEOUT, exchange).await.map_err(|_| UpstreamError::Timeout)?
+        let answer = tokio::time::timeout(TIMEOUT, exchange).await.map_err(|_| UpstreamError::Timeout)?;
+        place.is_answered = answer.is_ok();
+        answer
     }
 
     fn place(&self, key: Path) -> Result<Place<'_>, UpstreamError> {
-        let Paths { open, shares } = &mut *self.0.lock();
+        let Paths { open, shares, idle } = &mut *self.paths.lock();
         let used = match open.entry(key) {
             Entry::Occupied(used) => used.into_mut(),
             Entry::Vacant(closed) => {
                 if !shares.take(key.client.ip()) {
                     return Err(UpstreamError::NoPort);
                 }
-                closed.insert(UsedPath { path: Arc::default(), requests: 0 })
+                let open = key.route().and_then(|route| idle.take(route));
+                let state = PathState { open, ..PathState::default() };
+                closed.insert(UsedPath { path: Arc::new(UdpPath(Mutex::new(state))), requests: 0 })
             }
         };
         used.requests += 1;
-        Ok(Place { paths: self, key, path: used.path.clone(), id: None })
+        Ok(Place { paths: self, key, path: used.path.clone(), id: None, is_answered: false })
+    }
+
+    /// Keeps the socket of a path without requests for the next one, unless packets may still come for these.
+    fn keep(&self, idle: &mut IdleSockets, key: Path, path: &UdpPath) {
+        let mut state = path.0.lock();
+        let (Some(route), false) = (key.route(), state.has_unanswered) else { return };
+        // A socket that is not kept is closed with the path, when the lock is released.
+        if !state.open.as_ref().is_some_and(|open| idle.has_capacity_for(open)) {
+            return;
+        }
+        let Some(open) = state.open.take() else { return };
+        idle.add(route, open);
+        if !std::mem::replace(&mut idle.is_swept, true) {
+            let sweep = sweep(self.paths.clone());
+            self.tasks.spawn(self.stop.clone().run_until_cancelled_owned(sweep));
+        }
+    }
+}
+
+/// Closes idle sockets at the end of their time, until there are none.
+async fn sweep(paths: Arc<Mutex<Paths>>) {
+    loop {
+        tokio::time::sleep(SOCKET_LIFETIME).await;
+        let mut over = Vec::new();
+        let idle = &mut paths.lock().idle;
+        idle.by_route.retain(|_, sockets| {
+            over.extend(sockets.extract_if(.., |open| open.is_over()));
+            !sockets.is_empty()
+        });
+        idle.count -= over.len();
+        if idle.count == 0 {
+            idle.is_swept = false;
+            return;
+        }
+    }
+}
+
+impl IdleSockets {
+    fn has_capacity_for(&self, open: &PathSocket) -> bool {
+        self.count < MAX_IDLE_SOCKETS && !open.is_over()
+    }
+
+    fn add(&mut self, route: Route, open: PathSocket) {
+        self.by_route.entry(route).or_default().push(open);
+        self.count += 1;
+    }
+
+    /// Returns the socket that was used last, if its time is not over.
+    fn take(&mut self, route: Route) -> Option<PathSocket> {
+        let Entry::Occupied(mut sockets) = self.by_route.entry(route) else { return None };
+        let open = sockets.get_mut().pop();
+        if sockets.get().is_empty() {
+            sockets.remove();
+        }
+        self.count -= usize::from(open.is_some());
+        open.filter(|open| !open.is_over())
+    }
+}
+
+impl PathSocket {
+    fn is_over(&self) -> bool {
+        self.opened.elapsed() >= SOCKET_LIFETIME
     }
 }
 
@@ -162,13 +283,15 @@ impl UdpPath {
         key: Path,
         request: &Request,
     ) -> Result<(Arc<UdpSocket>, u16, oneshot::Receiver<Received>), UpstreamError> {
-        let (open, waiting) = &mut *self.0.lock();
+        let PathState { open, waiting, .. } = &mut *self.0.lock();
         let socket = match open {
-            Some(socket) => socket.clone(),
+            Some(open) => open.socket.clone(),
             None => {
                 let socket = upstream(Type::DGRAM, key.server, key.identity, key.source(), None)?;
                 socket.connect(&key.server.into())?;
-                open.insert(Arc::new(UdpSocket::from_std(socket.into())?)).clone()
+                let socket = Arc::new(UdpSocket::from_std(socket.into())?);
+                *open = Some(PathSocket { socket: socket.clone(), opened: Instant::now() });
+                socket
             }
         };
         let (id, answer) = waiting.add(request).ok_or(UpstreamError::NoId)?;
@@ -183,12 +306,12 @@ impl UdpPath {
             static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; MAX_PAYLOAD].into());
         }
         BUFFER.with_borrow_mut(|buffer| match ready.and_then(|()| socket.try_recv(buffer)) {
-            Ok(length) => self.0.lock().1.deliver(&buffer[..length]),
+            Ok(length) => self.0.lock().waiting.deliver(&buffer[..length]),
             // Another request of the path has received it.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
                 tracing::debug!(%server, %error, "A DNS server cannot be reached");
-                self.0.lock().1.fail();
+                self.0.lock().waiting.fail();
             }
         });
     }
@@ -330,4 +453,95 @@ pub(crate) async fn read_message(from: &mut (impl AsyncRead + Unpin)) -> io::Res
     let mut message = vec![0; length.into()];
     from.read_exact(&mut message).await?;
     Ok(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a path with a request, and its socket.
+    fn request<'a>(
+        paths: &'a UdpPaths,
+        key: &str,
+        identity: u32,
+        transparent: bool,
+    ) -> (Place<'a>, Arc<UdpSocket>) {
+        let query = b"\0\x07\x01\0\0\x01\0\0\0\0\0\0\x01a\x02io\0\0\x01\0\x01";
+        let (client, server) = key.split_once(' ').unwrap();
+        let (client, server) = (client.parse().unwrap(), server.parse().unwrap());
+        let key = Path { client, server, identity, transparent };
+        let mut place = paths.place(key).unwrap();
+        let (socket, id, _) = place.path.add(key, &Request::parse(query).unwrap()).unwrap();
+        place.id = Some(id);
+        (place, socket)
+    }
+
+    fn idle(paths: &UdpPaths) -> usize {
+        paths.paths.lock().idle.count
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_socket_has_one_request_after_another_of_a_client_to_a_server_for_a_second() {
+        test_kit::require_root!();
+        let paths = UdpPaths::new(TaskTracker::new(), CancellationToken::new());
+        let ask = |key| request(&paths, key, 1000, false);
+        let answered = |(mut place, socket): (Place<'_>, _)| {
+            place.is_answered = true;
+            drop(place);
+            socket
+        };
+        let is_first = {
+            let first = answered(ask("127.0.0.2:1 127.0.0.1:53"));
+            move |socket: &Arc<UdpSocket>| Arc::ptr_eq(socket, &first)
+        };
+        assert_eq!(idle(&paths), 1);
+        {
+            let (_second, socket) = ask("127.0.0.2:2 127.0.0.1:53");
+            assert!(is_first(&socket) && idle(&paths) == 0);
+            let (_third, socket) = ask("127.0.0.2:3 127.0.0.1:53");
+            assert!(!is_first(&socket), "one in flight");
+            let (_fourth, socket) = ask("127.0.0.2:2 127.0.0.1:53");
+            assert!(is_first(&socket), "the same socket of the client");
+        }
+        assert_eq!(idle(&paths), 0, "requests without an answer: it may still come");
+        let next = answered(ask("127.0.0.2:1 127.0.0.1:53"));
+        let is_next = |socket: &Arc<UdpSocket>| Arc::ptr_eq(socket, &next);
+        assert!(!is_first(&next));
+        for other in ["127.0.0.3:1 127.0.0.1:53", "127.0.0.2:1 127.0.0.4:53", "127.0.0.2:1 127.0.0.1:5353"] {
+            assert!(!is_next(&ask(other).1), "{other}");
+        }
+        assert!(!is_next(&request(&paths, "127.0.0.2:1 127.0.0.1:53", 1001, false).1), "another identity");
+        let transparent = answered(request(&paths, "127.0.0.2:9 127.0.0.1:53", 1000, true));
+        assert_eq!(transparent.local_addr().unwrap().port(), 9);
+        assert_eq!(idle(&paths), 1, "the port of a client is not kept");
+        tokio::time::sleep(SOCKET_LIFETIME - Duration::from_millis(1)).await;
+        let (place, socket) = ask("127.0.0.2:1 127.0.0.1:53");
+        assert!(is_next(&socket));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        answered((place, socket));
+        assert_eq!(idle(&paths), 0, "its time is over");
+        answered(ask("127.0.0.2:1 127.0.0.1:53"));
+        assert_eq!(idle(&paths), 1);
+        tokio::time::sleep(2 * SOCKET_LIFETIME).await;
+        assert_eq!(idle(&paths), 0, "without another request");
+    }
+
+    #[tokio::test]
+    async fn idle_sockets_are_bounded() {
+        let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        let open = PathSocket { socket, opened: Instant::now() };
+        let mut idle = IdleSockets::default();
+        let route = |port| Route {
+            client: [127, 0, 0, 2].into(),
+            server: ([127, 0, 0, 1], port).into(),
+            identity: 1,
+        };
+        for number in 0..MAX_IDLE_SOCKETS {
+            assert!(idle.has_capacity_for(&open));
+            idle.add(route(number as u16 % 7), open.clone());
+        }
+        assert!(!idle.has_capacity_for(&open));
+        assert!(idle.take(route(7)).is_none() && idle.take(route(6)).is_some());
+        assert!(idle.has_capacity_for(&open));
+    }
 }
