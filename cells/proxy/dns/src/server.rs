@@ -49,7 +49,6 @@ impl Listener {
         let tcp = listen_tcp(address, reuse_port)?;
         let address = SocketAddr::new(address.ip(), tcp.local_addr()?.port());
         let udp = Arc::new(listen_udp(address, reuse_port)?);
-        // The answers leave by a socket that is bound to a loopback address, or to none.
         let replies = Arc::new(Spoofing::new(address.ip())?);
         Ok(Listener { tcp, udp, replies })
     }

@@ -145,7 +145,13 @@ impl Spoofing {
     pub(crate) fn new(listener: IpAddr) -> io::Result<Spoofing> {
         let address = SocketAddr::new(listener, 0);
         let socket = transparent(address, Type::RAW, Protocol::UDP, PROXY_MARK, false)?;
-        // A raw socket gets a copy of each packet of its protocol: a program that takes zero bytes of it refuses all.
+        // A raw socket gets a copy of each packet of its protocol to its address: with the loopback address the kernel makes
+        // none of others. A program that takes zero bytes of a packet refuses the rest.
+        let loopback: IpAddr = match listener {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        };
+        socket.bind(&SocketAddr::new(loopback, 0).into())?;
         let refuse = SockFilter::new((nix::libc::BPF_RET | nix::libc::BPF_K) as u16, 0, 0, 0);
         socket.attach_filter(&[refuse])?;
         // For tokio it is a socket of packets, like any other.
