@@ -9,6 +9,7 @@ mod client;
 mod commands;
 mod output;
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _};
 use commands::Arguments;
 use commands::sysdump::CILIUM_NAME;
@@ -39,6 +40,11 @@ fn main() -> ExitCode {
         command.try_get_matches_from(words).and_then(|matches| Arguments::from_arg_matches(&matches));
     let arguments = match arguments {
         Ok(arguments) => arguments,
+        // A group of commands without one prints its help, which is no error to Cilium's programs.
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = write!(io::stdout(), "{error}");
+            return ExitCode::SUCCESS;
+        }
         Err(error) => {
             let wanted_help = !error.use_stderr();
             let _ = error.print();

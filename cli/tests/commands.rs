@@ -478,7 +478,19 @@ fn labels_and_prefixes_select() {
         ("/ip?cidr=10.0.0.1%2F32", 200, json!([{"cidr": "10.0.0.1/32", "identity": 2}])),
         ("/ip", 200, json!([{"cidr": "fd00::1/128", "identity": 1}])),
         ("/identity", 200, json!([{"id": 300, "labels": ["k8s:app=a"]}])),
+        (
+            "/identity/endpoints",
+            200,
+            json!([{"identity": {"id": 300, "labels": ["k8s:b=c", "k8s:app=a"]}, "refCount": 2}]),
+        ),
     ]);
+    let of_endpoints = "ID    LABELS      REFCOUNT\n300   k8s:app=a   2\n      k8s:b=c\n";
+    assert_eq!(agent.run("identity list --endpoints"), of_endpoints);
+    assert_eq!(agent.run("identity list k8s:app=a"), "ID    LABELS\n300   k8s:app=a\n");
+    let of_labels = "===========================\nLabels:\n    reserved:host\n===========================\n\
+        IP            HOST   IDENTITY   POD   NAMESPACE\nfd00::1/128          1\n";
+    assert_eq!(agent.run("ip get --labels reserved:host"), of_labels);
+    agent.requests();
     assert_eq!(agent.run("ip get 10.0.0.1 -o jsonpath={[*].cidr}"), "10.0.0.1/32\n");
     assert_eq!(agent.run("ip get -l reserved:host -o jsonpath={[*].cidr}"), "fd00::1/128\n");
     assert_eq!(agent.run("identity get --label k8s:app=a -o jsonpath={[*].id}"), "300\n");
@@ -506,7 +518,7 @@ fn config_and_version() {
     ]);
     insta::assert_snapshot!("config", agent.run("config"));
     insta::assert_snapshot!("config-all", agent.run("config --all"));
-    assert_eq!(agent.run("config get enableipv4"), "EnableIPv4 = true\n");
+    assert_eq!(agent.run("config get enableipv4"), "true\n");
     assert_eq!(agent.run("config get StartTimeout -o json"), "5\n");
     assert_eq!(agent.run("config get nothing"), "Error: key nothing does not exist\n[exit code 1]\n");
     agent.requests();
@@ -515,7 +527,21 @@ fn config_and_version() {
     assert_eq!(agent.requests(), ["GET /config", sent]);
     let improper = "Error: improper configuration format \"Debug\", want OPTION=VALUE\n[exit code 1]\n";
     assert_eq!(agent.run("config Debug"), improper);
-    assert_eq!(agent.run("version -o jsonpath={$.Daemon.Version}"), "1.20.0\n");
+    assert!(agent.run("config --list-options").starts_with("Debug                    Enable debugging "));
+    let pages = "Error: the ring of events has 64 pages, which does not change\n[exit code 1]\n";
+    assert_eq!((agent.run("config -n 64"), agent.run("config -n 8").as_str()), (agent.run("config"), pages));
+    let daemon = "{.Daemon.Version}/{.Daemon.AuthorDate}/{.Daemon.GoRuntimeVersion}/{.Daemon.Arch}";
+    let expected = "1.20.0/2026-06-01T00:00:00+00:00/go1.26/linux/amd64\n";
+    assert_eq!(agent.run(&format!("-D --log-driver=syslog version -o jsonpath={daemon}")), expected);
+}
+
+#[test]
+fn an_agent_that_does_not_answer_ends_the_status_in_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agent.sock");
+    let _listener = UnixListener::bind(&path).unwrap();
+    let answer = run(&path, "status --timeout 50ms");
+    assert!(answer.starts_with("Error: ") && answer.ends_with("[exit code 1]\n"), "{answer}");
 }
 
 #[test]
@@ -597,7 +623,10 @@ fn features_and_what_scripts_ask_of_them() {
             "prefilter list",
             "Error: cannot get CIDR list: status 500: prefilter is not enabled in daemon\n[exit code 1]\n",
         ),
-        ("nodeid list", "NODE ID   IP ADDRESSES\n0         10.0.0.1\n7         10.0.0.2, fd00::2\n"),
+        (
+            "nodeid list",
+            "NODE ID   IP ADDRESSES   SPI\n0x0       10.0.0.1\n0x7       10.0.0.2\n          fd00::2\n",
+        ),
         (
             "cgroups list",
             "POD NAME   POD NAMESPACE   CGROUP IDS\na          x               5\n                           6\n",

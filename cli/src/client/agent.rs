@@ -5,23 +5,31 @@ use api_client::{Address, Connection, Lines, Response};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::path::Path;
+use std::time::Duration;
 
 /// A client that connects with the first request.
 #[derive(Debug)]
 pub(crate) struct Agent {
     address: Address,
     connection: Option<Connection>,
+    timeout: Option<Duration>,
 }
 
 impl Agent {
     /// Returns a client of the agent at `host`, or at the address in `CILIUM_SOCK`.
     pub(crate) fn new(host: Option<&str>) -> Self {
-        Self { address: host.map_or_else(Address::from_env, Address::parse), connection: None }
+        Self { address: host.map_or_else(Address::from_env, Address::parse), connection: None, timeout: None }
     }
 
     /// Returns a client of the API at this address.
     pub(crate) fn at(address: Address) -> Self {
-        Self { address, connection: None }
+        Self { address, connection: None, timeout: None }
+    }
+
+    /// Limits the time of an answer from now on.
+    pub(crate) fn limit(&mut self, timeout: Duration) {
+        self.timeout = Some(timeout);
+        self.connection = None;
     }
 
     /// Returns the address, for clients with connections of their own.
@@ -91,7 +99,10 @@ impl Agent {
 
     fn connect(&self) -> anyhow::Result<Connection> {
         let unreachable = |error| anyhow!("dial {}: {error}\nIs the agent running?", self.address);
-        Connection::open(&self.address).map_err(unreachable)
+        match self.timeout {
+            Some(timeout) => Connection::open_with_timeout(&self.address, timeout).map_err(unreachable),
+            None => Connection::open(&self.address).map_err(unreachable),
+        }
     }
 
     fn request(

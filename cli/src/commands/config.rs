@@ -8,6 +8,33 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value};
 use std::io::Write;
 
+/// Options of endpoints that can change at run time.
+pub(crate) const ENDPOINT_OPTIONS: &[(&str, &str)] = &[
+    ("Debug", "Enable debugging trace statements"),
+    ("DebugLB", "Enable debugging trace statements for load balancer"),
+    ("DebugPolicy", "Enable debugging trace statements for policy enforcement"),
+    ("DropNotification", "Enable drop notifications"),
+    ("MonitorAggregationLevel", "Set the level of aggregation for monitor events in the datapath"),
+    ("PolicyAuditMode", "Enable audit mode for policies"),
+    ("PolicyVerdictNotification", "Enable policy verdict notifications"),
+    ("SourceIPVerification", "Enable the check of the source IP on pod egress"),
+    ("TraceNotification", "Enable trace notifications"),
+];
+
+/// Options of the agent that can change at run time.
+const OPTIONS: &[(&str, &str)] = &[
+    ("Debug", "Enable debugging trace statements"),
+    ("DebugLB", "Enable debugging trace statements for load balancer"),
+    ("DebugPolicy", "Enable debugging trace statements for policy enforcement"),
+    ("DebugTagged", "Enable debugging trace statements for tagged packets"),
+    ("DropNotification", "Enable drop notifications"),
+    ("MonitorAggregationLevel", "Set the level of aggregation for monitor events in the datapath"),
+    ("PolicyAuditMode", "Enable audit mode for policies"),
+    ("PolicyVerdictNotification", "Enable policy verdict notifications"),
+    ("SourceIPVerification", "Enable the check of the source IP on pod egress"),
+    ("TraceNotification", "Enable trace notifications"),
+];
+
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct ConfigOptions {
@@ -22,6 +49,12 @@ pub(crate) struct ConfigOptions {
     /// Display all configurations
     #[arg(short = 'a', long)]
     pub(crate) all: bool,
+    /// List the options that can change
+    #[arg(long)]
+    pub(crate) list_options: bool,
+    /// Number of pages of the ring of events for each processor; this agent's are of one size
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 0)]
+    pub(crate) num_pages: u32,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -49,7 +82,16 @@ pub(crate) fn run(agent: &mut Agent, options: &ConfigOptions, out: &mut dyn Writ
 }
 
 fn show_or_change(agent: &mut Agent, options: &ConfigOptions, out: &mut dyn Write) -> anyhow::Result<()> {
+    if options.list_options {
+        return list_options(OPTIONS, out);
+    }
     let status = status(agent)?;
+    if options.num_pages > 0 {
+        let ring = status.node_monitor.as_ref().map(|monitor| monitor.npages);
+        if ring.is_some_and(|pages| pages != i64::from(options.num_pages)) {
+            bail!("the ring of events has {} pages, which does not change", ring.unwrap_or_default());
+        }
+    }
     if !options.changes.is_empty() {
         return change(agent, &options.changes);
     }
@@ -103,11 +145,11 @@ fn get(agent: &mut Agent, key: &str, output: &Output, out: &mut dyn Write) -> an
     all.extend(realized.options.into_iter().map(|(name, value)| (name, value.into())));
     all.insert("PolicyEnforcement".into(), realized.policy_enforcement.into());
     let found = all.iter().find(|(name, _)| name.eq_ignore_ascii_case(key));
-    let (name, value) = found.with_context(|| format!("key {key} does not exist"))?;
+    let (_, value) = found.with_context(|| format!("key {key} does not exist"))?;
     if output.write(value, out)? {
         return Ok(());
     }
-    Ok(writeln!(out, "{name} = {}", show(value))?)
+    Ok(writeln!(out, "{}", show(value))?)
 }
 
 fn status(agent: &mut Agent) -> anyhow::Result<DaemonConfigurationStatus> {
@@ -144,14 +186,16 @@ fn read_only(status: &DaemonConfigurationStatus, out: &mut dyn Write) -> anyhow:
             Value::Object(inner) => {
                 writeln!(out, "{name}")?;
                 for (name, value) in inner {
-                    writeln!(out, "\t{name:<26}: {}", show(value))?;
+                    writeln!(out, "\t{name:<26}: {}", word(&show(value)))?;
                 }
             }
             value => writeln!(out, "{name:<34}: {}", show(value))?,
         }
     }
     writeln!(out, "{:<34}: {}", "k8s-configuration", status.k8s_configuration)?;
-    writeln!(out, "{:<34}: {}", "k8s-endpoint", status.k8s_endpoint)?;
+    if !status.k8s_endpoint.is_empty() {
+        writeln!(out, "{:<34}: {}", "k8s-endpoint", status.k8s_endpoint)?;
+    }
     dump(&status.immutable, out)
 }
 
@@ -171,12 +215,24 @@ fn read_write(
 /// Prints options one a line; the many spellings of booleans are normalized to two.
 pub(crate) fn dump(options: &ConfigurationMap, out: &mut dyn Write) -> anyhow::Result<()> {
     for (name, value) in options {
-        let value = match value.to_ascii_lowercase().as_str() {
-            "true" | "on" | "enable" | "enabled" | "1" => "Enabled",
-            "false" | "off" | "disable" | "disabled" | "0" => "Disabled",
-            _ => value,
-        };
-        writeln!(out, "{name:<34}: {value}")?;
+        writeln!(out, "{name:<34}: {}", word(value))?;
+    }
+    Ok(())
+}
+
+/// Returns the word for a boolean in any spelling; other values as they are.
+fn word(value: &str) -> &str {
+    match value.to_ascii_lowercase().as_str() {
+        "true" | "on" | "enable" | "enabled" | "1" => "Enabled",
+        "false" | "off" | "disable" | "disabled" | "0" => "Disabled",
+        _ => value,
+    }
+}
+
+/// Prints options with their descriptions.
+pub(crate) fn list_options(options: &[(&str, &str)], out: &mut dyn Write) -> anyhow::Result<()> {
+    for (name, description) in options {
+        writeln!(out, "{name:<24} {description}")?;
     }
     Ok(())
 }

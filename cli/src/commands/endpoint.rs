@@ -54,6 +54,9 @@ pub(crate) enum EndpointCommand {
         /// Changes as OPTION=VALUE
         #[arg(value_name = "OPTION=VALUE")]
         changes: Vec<String>,
+        /// List the options that can change
+        #[arg(long)]
+        list_options: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -93,7 +96,10 @@ pub(crate) fn run(agent: &mut Agent, command: &EndpointCommand, out: &mut dyn Wr
         EndpointCommand::Health { id, output } => health(agent, id, output, out),
         EndpointCommand::Log { id, output } => log(agent, id, output, out),
         EndpointCommand::Labels { id, add, delete } => labels(agent, id, add, delete, out),
-        EndpointCommand::Config { id, changes, output } => config(agent, id, changes, output, out),
+        EndpointCommand::Config { list_options: true, .. } => {
+            config::list_options(config::ENDPOINT_OPTIONS, out)
+        }
+        EndpointCommand::Config { id, changes, output, .. } => config(agent, id, changes, output, out),
         EndpointCommand::Disconnect { id } => disconnect(agent, id, out),
     }
 }

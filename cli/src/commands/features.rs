@@ -28,11 +28,20 @@ pub(crate) enum EncryptCommand {
 #[derive(Debug, Subcommand)]
 pub(crate) enum BgpCommand {
     /// List state of all peers
-    Peers(Listing),
+    Peers(BgpPeers),
     /// List routes: those that are available or advertised, of all peers
     Routes(BgpRoutes),
     /// List route policies
     RoutePolicies(Listing),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BgpPeers {
+    /// List capabilities of each peer, which are in the answer anyway
+    #[arg(short, long)]
+    capabilities: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(Debug, Args)]
@@ -66,7 +75,18 @@ pub(crate) fn bgp(agent: &mut Agent, command: &BgpCommand, out: &mut dyn Write) 
         BgpCommand::RoutePolicies(options) => ("/bgp/route-policies".to_owned(), &options.output),
         BgpCommand::Routes(BgpRoutes { words, output }) => {
             let word = |n: usize, other: &'static str| words.get(n).map_or(other, String::as_str);
-            let (kind, afi, safi) = (word(0, "available"), word(1, "ipv4"), word(2, "unicast"));
+            if words.is_empty() && output.format.is_none() {
+                writeln!(
+                    out,
+                    "(Defaulting to `available ipv4 unicast` routes, please see help for more options)\n"
+                )?;
+            }
+            let table = match word(0, "available") {
+                "available" => "loc-rib",
+                "advertised" => "adj-rib-out",
+                other => other,
+            };
+            let (kind, afi, safi) = (table, word(1, "ipv4"), word(2, "unicast"));
             let escaped = [kind, afi, safi].map(api_client::escape);
             let [kind, afi, safi] = &escaped;
             (format!("/bgp/routes?table_type={kind}&afi={afi}&safi={safi}"), output)
@@ -134,10 +154,19 @@ pub(crate) fn prefilter(
     Ok(())
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct CgroupsListing {
+    /// Do not print headers
+    #[arg(long)]
+    no_headers: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
 /// Runs `cgroups list`.
 pub(crate) fn cgroups(
     agent: &mut Agent,
-    List::List(options): &List<Listing>,
+    List::List(options): &List<CgroupsListing>,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let metadata: CgroupDumpMetadata =
@@ -145,7 +174,8 @@ pub(crate) fn cgroups(
     if options.output.write(&metadata.pod_metadatas, out)? {
         return Ok(());
     }
-    let mut text = "POD NAME\tPOD NAMESPACE\tCGROUP IDS\t\n".to_owned();
+    let header = if options.no_headers { "" } else { "POD NAME\tPOD NAMESPACE\tCGROUP IDS\t\n" };
+    let mut text = header.to_owned();
     for pod in metadata.pod_metadatas.iter() {
         for (n, container) in pod.containers.iter().enumerate() {
             let (name, namespace) = if n == 0 { (&*pod.name, &*pod.namespace) } else { ("", "") };

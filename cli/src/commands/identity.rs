@@ -3,7 +3,7 @@
 use crate::client::Agent;
 use crate::output::{Output, table};
 use anyhow::Context as _;
-use api_models::Identity;
+use api_models::{Identity, IdentityEndpoints};
 use clap::Subcommand;
 use std::fmt::Write as _;
 use std::io::Write;
@@ -13,6 +13,11 @@ pub(crate) enum IdentityCommand {
     /// List identities
     #[command(visible_alias = "ls")]
     List {
+        /// Those with these labels, all by default
+        labels: Vec<String>,
+        /// Identities of this node's endpoints, with the number of their users
+        #[arg(long)]
+        endpoints: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -32,13 +37,43 @@ pub(crate) enum IdentityCommand {
 /// Runs a verb of `identity`.
 pub(crate) fn run(agent: &mut Agent, command: &IdentityCommand, out: &mut dyn Write) -> anyhow::Result<()> {
     match command {
-        IdentityCommand::List { output } => list(agent, output, out),
+        IdentityCommand::List { endpoints: true, output, .. } => of_endpoints(agent, output, out),
+        IdentityCommand::List { labels, output, .. } => list(agent, labels, output, out),
         IdentityCommand::Get { id, labels, output } => get(agent, *id, labels, output, out),
     }
 }
 
-fn list(agent: &mut Agent, output: &Output, out: &mut dyn Write) -> anyhow::Result<()> {
-    let found: Option<Vec<Identity>> = agent.find("/identity").context("cannot get identities")?;
+/// Prints the identities of this node's endpoints.
+fn of_endpoints(agent: &mut Agent, output: &Output, out: &mut dyn Write) -> anyhow::Result<()> {
+    let found: Option<Vec<IdentityEndpoints>> =
+        agent.find("/identity/endpoints").context("cannot get identities of endpoints")?;
+    let mut rows = found.unwrap_or_default();
+    rows.sort_by_key(|row| row.identity.as_ref().map(|identity| identity.id));
+    if output.write(&rows, out)? {
+        return Ok(());
+    }
+    let mut text = "ID\tLABELS\tREFCOUNT\n".to_owned();
+    for row in &rows {
+        let Identity { id, labels, .. } = row.identity.clone().unwrap_or_default();
+        let mut labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+        labels.sort_unstable();
+        let mut labels = labels.into_iter();
+        let _ = writeln!(text, "{id}\t{}\t{}\t", labels.next().unwrap_or_default(), row.ref_count);
+        for label in labels {
+            let _ = writeln!(text, "\t{label}\t");
+        }
+    }
+    Ok(table(&text, 5, out)?)
+}
+
+fn list(agent: &mut Agent, labels: &[String], output: &Output, out: &mut dyn Write) -> anyhow::Result<()> {
+    let found: anyhow::Result<Option<Vec<Identity>>> = match labels.is_empty() {
+        true => agent.find("/identity"),
+        false => agent.find_by_labels("/identity", labels).and_then(|found| {
+            found.with_context(|| format!("none has the labels {}", labels.join(","))).map(Some)
+        }),
+    };
+    let found = found.context("cannot get identities")?;
     let mut identities = found.unwrap_or_default();
     identities.sort_by_key(|identity| identity.id);
     if output.write(&identities, out)? { Ok(()) } else { print(&identities, out) }

@@ -74,7 +74,29 @@ fn get(
         None => (agent.find_by_labels("/ip", labels), labels.join(",")),
     };
     let found = found.and_then(|found| found.context("not found"));
-    print(agent, found.with_context(|| format!("cannot get ipcache entries of {what}"))?, options, out)
+    let found = found.with_context(|| format!("cannot get ipcache entries of {what}"))?;
+    match prefix {
+        None if options.output.format.is_none() && !options.numeric && !options.verbose => {
+            print_pods(found, labels, out)
+        }
+        _ => print(agent, found, options, out),
+    }
+}
+
+/// Prints the entries of labels: their nodes and pods.
+fn print_pods(mut entries: Vec<IpListEntry>, labels: &[String], out: &mut dyn Write) -> anyhow::Result<()> {
+    entries.sort_by_cached_key(|entry| prefix_order(&entry.cidr));
+    let line = "===========================";
+    writeln!(out, "{line}\nLabels:")?;
+    labels.iter().try_for_each(|label| writeln!(out, "    {label}"))?;
+    writeln!(out, "{line}")?;
+    let mut text = "IP\tHOST\tIDENTITY\tPOD\tNAMESPACE\n".to_owned();
+    for entry in entries {
+        let pod = entry.metadata.unwrap_or_default();
+        let (cidr, host, identity) = (&entry.cidr.0, &entry.host_ip, entry.identity.0);
+        let _ = writeln!(text, "{cidr}\t{host}\t{identity}\t{}\t{}", pod.name, pod.namespace);
+    }
+    Ok(table(&text, 5, out)?)
 }
 
 fn print(
@@ -106,20 +128,16 @@ fn print(
     Ok(table(&text, 5, out)?)
 }
 
-/// Orders IPv4 before IPv6, by address, then by length.
-fn prefix_order(cidr: &str) -> (bool, Option<IpAddr>, Option<u8>) {
+/// Orders by length, then IPv4 before IPv6, then by address.
+fn prefix_order(cidr: &str) -> (Option<u8>, Option<IpAddr>) {
     let (address, length) = cidr.split_once('/').unwrap_or((cidr, ""));
-    let address: Option<IpAddr> = address.parse().ok();
-    (address.is_none_or(|address| address.is_ipv6()), address, length.parse().ok())
+    (length.parse().ok(), address.parse().ok())
 }
 
-/// Returns the lines of the column IDENTITY: a reserved name, labels, or the id.
+/// Returns the lines of the column IDENTITY: labels, or the id.
 fn identities(agent: &mut Agent, entry: &IpListEntry, numeric: bool) -> Vec<String> {
     let number = entry.identity.0;
     let plain = vec![number.to_string()];
     let Some(number) = u32::try_from(number).ok().filter(|_| !numeric) else { return plain };
-    match datapath_abi::identity::label(number) {
-        Some(name) => vec![name.to_owned()],
-        None => identity::labels_of(agent, number).ok().flatten().unwrap_or(plain),
-    }
+    identity::labels_of(agent, number).ok().flatten().unwrap_or(plain)
 }

@@ -64,7 +64,9 @@ fn list(agent: &mut Agent, verbose: bool, output: &Output, out: &mut dyn Write) 
     let mut text = "Name\tNum entries\tNum errors\tCache enabled\n".to_owned();
     for map in list.maps.iter() {
         let errors = map.cache.iter().filter(|entry| !entry.last_error.is_empty()).count();
-        let _ = writeln!(text, "{}\t{}\t{errors}\t{}", name(map), map.cache.len(), map.cache.0.is_some());
+        let entries =
+            map.cache.0.as_ref().map_or_else(|| "unknown".to_owned(), |cache| cache.len().to_string());
+        let _ = writeln!(text, "{}\t{entries}\t{errors}\t{}", name(map), map.cache.0.is_some());
     }
     Ok(table(&text, 5, out)?)
 }

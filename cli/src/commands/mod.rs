@@ -51,6 +51,7 @@ use clap::{Parser, Subcommand};
 use list::{List, Listing};
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Debug, Parser)]
@@ -59,8 +60,25 @@ pub(crate) struct Arguments {
     /// Address of the agent: a path, unix://PATH or tcp://IP:PORT (default: CILIUM_SOCK)
     #[arg(short = 'H', long, global = true)]
     host: Option<String>,
+    /// Print more about requests; these clients have nothing to add
+    #[arg(short = 'D', long = "debug", global = true, hide = true)]
+    _debug: bool,
+    #[command(flatten)]
+    logging: Logging,
     #[command(subcommand)]
     command: Command,
+}
+
+/// Options of Cilium's client for logs that this one does not write: command lines with them are accepted.
+#[derive(Debug, clap::Args)]
+struct Logging {
+    /// Configuration file of the client
+    #[arg(id = "config-file", long = "config", value_name = "PATH", global = true, hide = true)]
+    _config: Option<PathBuf>,
+    #[arg(id = "log-driver", long = "log-driver", global = true, hide = true)]
+    _log_driver: Vec<String>,
+    #[arg(id = "log-opt", long = "log-opt", global = true, hide = true)]
+    _log_opt: Vec<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -139,7 +157,7 @@ enum Command {
     Prefilter(features::PrefilterCommand),
     /// Cgroups of pods
     #[command(subcommand)]
-    Cgroups(List<Listing>),
+    Cgroups(List<features::CgroupsListing>),
     /// Request available debugging information from agent
     Debuginfo(debuginfo::DebuginfoOptions),
     /// Access userspace cached content of BPF maps

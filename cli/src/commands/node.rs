@@ -26,9 +26,12 @@ pub(crate) fn ids(agent: &mut Agent, options: &Listing, out: &mut dyn Write) -> 
         return Ok(());
     }
     nodes.sort_by_key(|node| node.id.0);
-    let mut text = "NODE ID\tIP ADDRESSES\n".to_owned();
+    let mut text = "NODE ID\tIP ADDRESSES\tSPI\n".to_owned();
     for node in &nodes {
-        let _ = writeln!(text, "{}\t{}", node.id.0, node.ips.join(", "));
+        for (n, address) in node.ips.iter().enumerate() {
+            let id = if n == 0 { format!("{:#x}", node.id.0) } else { String::new() };
+            let _ = writeln!(text, "{id}\t{address}");
+        }
     }
     Ok(table(&text, 5, out)?)
 }

@@ -11,7 +11,7 @@ use clap::Args;
 use std::fmt::Write as _;
 use std::io::Write;
 use std::process::ExitCode;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 #[derive(Debug, Default, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "these are the switches of the original's command line")]
@@ -25,6 +25,15 @@ pub(crate) struct StatusOptions {
     /// Show all allocated addresses, not just count
     #[arg(long)]
     pub(crate) all_addresses: bool,
+    /// Show all clusters
+    #[arg(long)]
+    pub(crate) all_clusters: bool,
+    /// Show all nodes, not just localhost
+    #[arg(long)]
+    pub(crate) all_nodes: bool,
+    /// Time in which the agent has to respond
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = go_duration::parse)]
+    pub(crate) timeout: Duration,
     /// Show all controllers, not just failing
     #[arg(long)]
     pub(crate) all_controllers: bool,
@@ -47,6 +56,7 @@ pub(crate) fn run(
     options: &StatusOptions,
     out: &mut dyn Write,
 ) -> anyhow::Result<ExitCode> {
+    agent.limit(options.timeout);
     let brief = options.brief.to_string();
     let kubernetes = options.require_k8s_connectivity.to_string();
     let headers = [("brief", brief.as_str()), ("require-k8s-connectivity", kubernetes.as_str())];
@@ -70,7 +80,8 @@ pub(crate) fn run(
     } else {
         let mut text = Report { status: &status, options, now: SystemTime::now() }.text();
         if healthy {
-            text += &cluster_health(agent, &status, options.verbose || options.all_health);
+            text +=
+                &cluster_health(agent, &status, options.verbose || options.all_health || options.all_nodes);
         }
         table(&text, 2, out)?;
     }
@@ -298,7 +309,13 @@ impl Report<'_> {
             self.status.kube_proxy_replacement.as_ref().filter(|_| masquerading.mode == "BPF")
         {
             let devices: Vec<_> = replacement.device_list.iter().map(|device| device.name.as_str()).collect();
-            let _ = write!(how, "\t[{}]\t{}", devices.join(", "), masquerading.snat_exclusion_cidr_v4);
+            let _ = write!(how, "\t[{}]\t", devices.join(", "));
+            let ranges = [
+                (families.ipv4, &masquerading.snat_exclusion_cidr_v4),
+                (families.ipv6, &masquerading.snat_exclusion_cidr_v6),
+            ];
+            let ranges = ranges.into_iter().filter(|(enabled, range)| *enabled && !range.is_empty());
+            how += &ranges.map(|(_, range)| range.as_str()).collect::<Vec<_>>().join(" ");
         }
         format!("{how} [IPv4: {}, IPv6: {}]", word(families.ipv4), word(families.ipv6))
     }
@@ -350,6 +367,9 @@ impl Report<'_> {
         }
         if let Some(hubble) = &status.hubble {
             text += &self.hubble(hubble);
+        }
+        if let Some(replacement) = status.kube_proxy_replacement.as_ref().filter(|_| self.options.verbose) {
+            text += &replacement_details(replacement);
         }
         if let Some(maps) = status.bpf_maps.as_ref().filter(|_| self.options.verbose) {
             text += &bpf_maps(maps);
@@ -411,6 +431,54 @@ fn served_devices(replacement: &KubeProxyReplacement) -> String {
         format!("{} {}{direct}", device.name, device.ip.join(" "))
     };
     format!("[{}]", replacement.device_list.iter().map(device).collect::<Vec<_>>().join(", "))
+}
+
+/// Formats how services are translated, by kind of service.
+fn replacement_details(replacement: &KubeProxyReplacement) -> String {
+    let features = replacement.features.clone().unwrap_or_default();
+    let word = |enabled| if enabled { "Enabled" } else { "Disabled" };
+    let switch =
+        |switch: &Option<api_models::Switch>| word(switch.as_ref().is_some_and(|switch| switch.enabled));
+    let mut text = format!("KubeProxyReplacement Details:\n  Status:\t{}\n", replacement.mode);
+    let _ = writeln!(text, "  Socket LB:\t{}", switch(&features.socket_lb));
+    let _ = writeln!(text, "  Socket LB Tracing:\t{}", switch(&features.socket_lb_tracing));
+    let coverage = if features.bpf_socket_lb_hostns_only { "Hostns-only" } else { "Full" };
+    let _ = writeln!(text, "  Socket LB Coverage:\t{coverage}");
+    let devices = served_devices(replacement);
+    if !devices.is_empty() {
+        let _ = writeln!(text, "  Devices:\t{}", devices.trim_matches(['[', ']']));
+    }
+    let port = features.node_port.clone().filter(|port| port.enabled);
+    if let Some(port) = &port {
+        let _ = writeln!(text, "  Mode:\t{}", port.mode);
+        if !port.dsr_mode.is_empty() {
+            let _ = writeln!(text, "    DSR Dispatch Mode:\t{}", port.dsr_mode);
+        }
+        let table = if port.algorithm == "Maglev" {
+            format!(" (Table Size: {})", port.lut_size)
+        } else {
+            String::new()
+        };
+        let _ = writeln!(text, "  Backend Selection:\t{}{table}", port.algorithm);
+    }
+    let _ = writeln!(text, "  Session Affinity:\t{}", switch(&features.session_affinity));
+    let nat = features.nat46x64.as_ref().is_some_and(|nat| nat.enabled);
+    let _ = writeln!(text, "  NAT46/64 Support:\t{}", word(nat));
+    if let Some(port) = &port {
+        let _ = writeln!(text, "  XDP Acceleration:\t{}", port.acceleration);
+    }
+    let range = port.as_ref().map(|port| format!(" (Range: {}-{}) ", port.port_min, port.port_max));
+    let served = word(port.is_some());
+    let _ = writeln!(text, "  Services:\n  - ClusterIP:\tEnabled");
+    let _ = writeln!(text, "  - NodePort:\t{served}{}", range.unwrap_or_default());
+    let _ = writeln!(text, "  - LoadBalancer:\t{served} ");
+    let _ = writeln!(text, "  - externalIPs:\t{} ", switch(&features.external_ips));
+    let _ = writeln!(text, "  - HostPort:\t{}", switch(&features.host_port));
+    if !features.annotations.is_empty() {
+        text += "  Annotations:\n";
+        text.extend(features.annotations.iter().map(|annotation| format!("  - {annotation}\n")));
+    }
+    text
 }
 
 fn bpf_maps(maps: &BpfMapStatus) -> String {

@@ -12,7 +12,10 @@ use std::process::ExitCode;
 struct Version {
     version: String,
     revision: String,
+    /// The language's version: scripts know it by this name.
+    go_runtime_version: String,
     arch: String,
+    author_date: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -29,8 +32,8 @@ pub(crate) fn run(agent: &mut Agent, output: &Output, out: &mut dyn Write) -> an
     let versions = Versions {
         client: Version {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            revision: String::new(),
             arch: std::env::consts::ARCH.to_owned(),
+            ..Version::default()
         },
         daemon: daemon.as_deref().map(parse).unwrap_or_default(),
     };
@@ -59,9 +62,16 @@ fn daemon(agent: &mut Agent) -> Option<String> {
 
 /// Parses `VERSION REVISION DATE go version GO OS/ARCH`, or `VERSION (...)`.
 fn parse(text: &str) -> Version {
-    let mut words = text.split_whitespace();
-    let version = words.next().unwrap_or_default().to_owned();
-    let revision = words.next().filter(|word| !word.starts_with('(')).unwrap_or_default().to_owned();
-    let arch = words.next_back().filter(|word| word.contains('/')).unwrap_or_default().to_owned();
-    Version { version, revision, arch }
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let word = |n: usize| words.get(n).copied().unwrap_or_default().to_owned();
+    match words[..] {
+        [_, _, _, "go", "version", _, _] => Version {
+            version: word(0),
+            revision: word(1),
+            author_date: word(2),
+            go_runtime_version: word(5),
+            arch: word(6),
+        },
+        _ => Version { version: word(0), ..Version::default() },
+    }
 }

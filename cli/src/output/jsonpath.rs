@@ -11,6 +11,8 @@ pub(crate) struct JsonPath(Vec<Part>);
 enum Part {
     Text(String),
     Path(Vec<Step>),
+    /// Parts that are evaluated for each result of the path: `{range PATH}...{end}`.
+    Range(Vec<Step>, Vec<Part>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,24 +21,73 @@ enum Step {
     /// An index; a negative one counts from the end.
     Index(isize),
     All,
-    /// The items with this text in the member of this name.
-    Where(String, String),
+    /// The items from the first index to before the second one.
+    Slice(Option<isize>, Option<isize>),
+    /// The value and all that it contains, at any depth.
+    Descendants,
+    /// The items of which the comparison is true, with the value at the path from each item.
+    Where(Vec<Step>, Comparison),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Comparison {
+    Exists,
+    Equal(Value),
+    NotEqual(Value),
+    Ordered { less: bool, or_equal: bool, bound: Value },
+}
+
+impl Comparison {
+    fn holds(&self, found: Option<&Value>) -> bool {
+        match (self, found) {
+            (Self::Exists, found) => found.is_some(),
+            (Self::Equal(value), Some(found)) => found == value,
+            (Self::NotEqual(value), Some(found)) => found != value,
+            (Self::Ordered { less, or_equal, bound }, Some(found)) => {
+                let order = match (found.as_f64(), bound.as_f64()) {
+                    (Some(found), Some(bound)) => found.partial_cmp(&bound),
+                    _ => found.as_str().zip(bound.as_str()).map(|(found, bound)| found.cmp(bound)),
+                };
+                order.is_some_and(
+                    |order| if *less { order.is_lt() } else { order.is_gt() } || *or_equal && order.is_eq(),
+                )
+            }
+            (_, None) => false,
+        }
+    }
 }
 
 impl FromStr for JsonPath {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        let error = |why: String| format!("jsonpath {text:?}: {why}");
         let mut parts = Vec::new();
+        // The ranges that are open, with the parts before each.
+        let mut open: Vec<(Vec<Step>, Vec<Part>)> = Vec::new();
         let mut rest = text;
         while let Some((before, after)) = rest.split_once('{') {
             if !before.is_empty() {
                 parts.push(Part::Text(before.to_owned()));
             }
-            let (path, after) =
-                after.split_once('}').ok_or_else(|| format!("jsonpath {text:?}: '{{' without '}}'"))?;
-            parts.push(parse_part(path.trim()).map_err(|why| format!("jsonpath {text:?}: {why}"))?);
+            let (path, after) = split_at_brace(after).ok_or_else(|| error("'{' without '}'".to_owned()))?;
+            match path.trim() {
+                "end" => {
+                    let (steps, outer) = open.pop().ok_or_else(|| error("end without range".to_owned()))?;
+                    let inner = std::mem::replace(&mut parts, outer);
+                    parts.push(Part::Range(steps, inner));
+                }
+                path => match path.strip_prefix("range ") {
+                    Some(path) => {
+                        open.push((parse_path(path.trim()).map_err(error)?, std::mem::take(&mut parts)));
+                    }
+                    None => parts.push(parse_part(path).map_err(error)?),
+                },
+            }
             rest = after;
+        }
+        if !open.is_empty() {
+            return Err(error("range without end".to_owned()));
         }
         if !rest.is_empty() {
             parts.push(Part::Text(rest.to_owned()));
@@ -45,8 +96,22 @@ impl FromStr for JsonPath {
     }
 }
 
+/// Splits at the brace that closes a part, which is not one between quotes.
+fn split_at_brace(text: &str) -> Option<(&str, &str)> {
+    let mut quote = None;
+    for (at, character) in text.char_indices() {
+        match (quote, character) {
+            (None, '}') => return Some((&text[..at], &text[at + 1..])),
+            (None, '"' | '\'') => quote = Some(character),
+            (Some(open), _) if open == character => quote = None,
+            _ => {}
+        }
+    }
+    None
+}
+
 fn parse_part(path: &str) -> Result<Part, String> {
-    if let Some(text) = path.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
+    if let Some(text) = unquoted(path) {
         return Ok(Part::Text(text.replace("\\n", "\n").replace("\\t", "\t")));
     }
     parse_path(path).map(Part::Path)
@@ -56,9 +121,13 @@ fn parse_path(path: &str) -> Result<Vec<Step>, String> {
     let mut rest = path.strip_prefix(['$', '@']).unwrap_or(path);
     let mut steps = Vec::new();
     while !rest.is_empty() {
+        if let Some(after) = rest.strip_prefix("..") {
+            steps.push(Step::Descendants);
+            rest = after;
+        }
         rest = match rest.strip_prefix('[') {
             Some(inner) => {
-                let (index, after) = inner.split_once(']').ok_or("'[' without ']'")?;
+                let (index, after) = split_at_bracket(inner).ok_or("'[' without ']'")?;
                 steps.push(parse_index(index.trim())?);
                 after
             }
@@ -81,6 +150,22 @@ fn parse_path(path: &str) -> Result<Vec<Step>, String> {
     Ok(steps)
 }
 
+/// Splits at the bracket that closes an index, which is neither between quotes nor that of an inner index.
+fn split_at_bracket(text: &str) -> Option<(&str, &str)> {
+    let (mut quote, mut depth) = (None, 0_usize);
+    for (at, character) in text.char_indices() {
+        match (quote, character) {
+            (None, ']') if depth == 0 => return Some((&text[..at], &text[at + 1..])),
+            (None, ']') => depth -= 1,
+            (None, '[') => depth += 1,
+            (None, '"' | '\'') => quote = Some(character),
+            (Some(open), _) if open == character => quote = None,
+            _ => {}
+        }
+    }
+    None
+}
+
 /// Returns the end of a name: the next dot without a backslash before it, or a bracket.
 fn end_of_name(text: &str) -> usize {
     let ends = |&(at, character): &(usize, char)| match character {
@@ -95,16 +180,47 @@ fn parse_index(index: &str) -> Result<Step, String> {
         return Ok(Step::All);
     }
     if let Some(condition) = index.strip_prefix("?(").and_then(|rest| rest.strip_suffix(')')) {
-        let parts = condition.trim().strip_prefix("@.").and_then(|rest| rest.split_once("=="));
-        let parts = parts.and_then(|(name, value)| Some((name.trim(), unquoted(value.trim())?)));
-        let (name, value) =
-            parts.ok_or_else(|| format!("{condition:?} is not supported, @.name==\"text\" is"))?;
-        return Ok(Step::Where(name.to_owned(), value.to_owned()));
+        return parse_condition(condition.trim());
+    }
+    if let Some((from, to)) = index.split_once(':').filter(|_| unquoted(index).is_none()) {
+        let bound = |text: &str| match text.trim() {
+            "" => Ok(None),
+            text => text.parse().map(Some).map_err(|_| format!("{text:?} is no index")),
+        };
+        return Ok(Step::Slice(bound(from)?, bound(to)?));
     }
     match unquoted(index) {
         Some(name) => Ok(Step::Key(name.to_owned())),
         None => index.parse().map(Step::Index).map_err(|_| format!("{index:?} is no index")),
     }
+}
+
+/// Parses the inside of `?(...)`: a path from the item, alone or compared with a text or a number.
+fn parse_condition(condition: &str) -> Result<Step, String> {
+    let unsupported = || format!("{condition:?} is not supported, @.name==\"text\" is");
+    let path = |path: &str| {
+        let path = path.trim();
+        if path.starts_with('@') { parse_path(path) } else { Err(unsupported()) }
+    };
+    for operator in ["==", "!=", "<=", ">=", "<", ">"] {
+        let Some((left, right)) = condition.split_once(operator) else { continue };
+        let right = right.trim();
+        let value = match unquoted(right) {
+            Some(text) => Value::from(text),
+            None => serde_json::from_str(right).map_err(|_| unsupported())?,
+        };
+        let comparison = match operator {
+            "==" => Comparison::Equal(value),
+            "!=" => Comparison::NotEqual(value),
+            _ => Comparison::Ordered {
+                less: operator.starts_with('<'),
+                or_equal: operator.ends_with('='),
+                bound: value,
+            },
+        };
+        return Ok(Step::Where(path(left)?, comparison));
+    }
+    Ok(Step::Where(path(condition)?, Comparison::Exists))
 }
 
 fn unquoted(text: &str) -> Option<&str> {
@@ -133,20 +249,31 @@ impl Path {
 }
 
 impl JsonPath {
-    /// Returns the template's text for `data`. A path without a result is an error.
+    /// Returns the template's text for `data`. A member that is not there has no text; an index out of bounds is an error.
     pub(crate) fn evaluate(&self, data: &Value) -> anyhow::Result<String> {
         let mut text = String::new();
-        for part in &self.0 {
-            match part {
-                Part::Text(literal) => text += literal,
-                Part::Path(steps) => {
-                    let found = steps.iter().try_fold(vec![data], |found, step| follow(&found, step))?;
-                    text += &found.into_iter().map(show).collect::<Vec<_>>().join(" ");
-                }
-            }
-        }
+        evaluate(&self.0, data, &mut text)?;
         Ok(text)
     }
+}
+
+fn evaluate(parts: &[Part], data: &Value, text: &mut String) -> anyhow::Result<()> {
+    for part in parts {
+        match part {
+            Part::Text(literal) => *text += literal,
+            Part::Path(steps) => {
+                *text += &results(steps, data)?.into_iter().map(show).collect::<Vec<_>>().join(" ");
+            }
+            Part::Range(steps, inner) => {
+                results(steps, data)?.into_iter().try_for_each(|item| evaluate(inner, item, text))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn results<'a>(steps: &[Step], data: &'a Value) -> anyhow::Result<Vec<&'a Value>> {
+    steps.iter().try_fold(vec![data], |found, step| follow(&found, step))
 }
 
 fn follow<'a>(found: &[&'a Value], step: &Step) -> anyhow::Result<Vec<&'a Value>> {
@@ -155,8 +282,21 @@ fn follow<'a>(found: &[&'a Value], step: &Step) -> anyhow::Result<Vec<&'a Value>
         match (step, value) {
             (Step::All, Value::Array(items)) => next.extend(items),
             (Step::All, Value::Object(fields)) => next.extend(fields.values()),
-            (Step::Where(name, text), Value::Array(items)) => {
-                next.extend(items.iter().filter(|item| item[name.as_str()] == text.as_str()));
+            (Step::Where(path, comparison), Value::Array(items)) => {
+                for item in items {
+                    let found = results(path, item).unwrap_or_default();
+                    if comparison.holds(found.first().copied()) {
+                        next.push(item);
+                    }
+                }
+            }
+            (Step::Slice(from, to), Value::Array(items)) => {
+                let at = |index: isize| match index {
+                    ..0 => items.len().saturating_sub(index.unsigned_abs()),
+                    _ => items.len().min(index.unsigned_abs()),
+                };
+                let (from, to) = (from.map_or(0, at), to.map_or(items.len(), at));
+                next.extend(items.get(from..to).unwrap_or_default());
             }
             (Step::Index(index), Value::Array(items)) => {
                 let at = if *index < 0 {
@@ -168,13 +308,23 @@ fn follow<'a>(found: &[&'a Value], step: &Step) -> anyhow::Result<Vec<&'a Value>
                     anyhow::anyhow!("array index out of bounds: index {index}, length {}", items.len())
                 })?);
             }
-            (Step::Key(key), Value::Object(fields)) => {
-                next.push(fields.get(key).ok_or_else(|| anyhow::anyhow!("{key} is not found"))?);
-            }
+            (Step::Key(key), Value::Object(fields)) => next.extend(fields.get(key)),
+            (Step::Descendants, value) => descendants(value, &mut next),
+            (Step::Key(_) | Step::Where(..), _) => {}
             (step, _) => anyhow::bail!("{step:?} does not fit what is there"),
         }
     }
     Ok(next)
+}
+
+/// Adds the value and all that it contains.
+fn descendants<'a>(value: &'a Value, found: &mut Vec<&'a Value>) {
+    found.push(value);
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| descendants(item, found)),
+        Value::Object(fields) => fields.values().for_each(|field| descendants(field, found)),
+        _ => {}
+    }
 }
 
 fn show(value: &Value) -> String {
@@ -215,18 +365,27 @@ mod tests {
         assert_eq!(first(".l[*].a").as_deref(), Some("1"));
         assert_eq!(first(".l[?(@.a=='x')].a"), None);
         assert_eq!(first(".l.a"), None);
-        assert!(evaluate("{.list[?(@.a>1)].a}").unwrap_err().contains("is not supported"));
+        assert!(evaluate("{.list[?(a>1)].a}").unwrap_err().contains("is not supported"));
     }
 
     #[test]
-    fn a_path_without_a_result_is_an_error() {
-        assert_eq!(evaluate("{.nothing}").unwrap_err(), "nothing is not found");
+    fn ranges_slices_comparisons_and_descendants_are_those_of_kubectl() {
+        assert_eq!(evaluate("{range .list[*]}{.a}={.b}{'\\n'}{end}").unwrap(), "x=\ny=\n");
+        assert_eq!(evaluate("{range .list[?(@.a!='x')]}<{.a}>{end}").unwrap(), "<y>");
+        assert_eq!(evaluate("{range .nothing[*]}{.a}{end}").unwrap(), "");
+        assert_eq!(evaluate("{.list[0:1].a} {.list[-1:].a} {.list[5:].a}").unwrap(), "x y ");
+        assert_eq!(evaluate("{..a}").unwrap(), "x y");
+        assert_eq!(evaluate("{.list[?(@.b)].a}{.list[?(@.a>='y')].a}").unwrap(), "y");
+        assert_eq!(evaluate(r#"{"}{"}{.revision}"#).unwrap(), "}{7");
+        assert!(evaluate("{range .list}").unwrap_err().contains("range without end"));
+        assert!(evaluate("{end}").unwrap_err().contains("end without range"));
+    }
+
+    #[test]
+    fn a_member_that_is_not_there_has_no_text_and_an_index_out_of_bounds_is_an_error() {
+        assert_eq!(evaluate("{.nothing}").unwrap(), "");
         assert_eq!(evaluate("{.list[5]}").unwrap_err(), "array index out of bounds: index 5, length 2");
         assert_eq!(evaluate("{.list").unwrap_err(), r#"jsonpath "{.list": '{' without '}'"#);
-        assert_eq!(
-            evaluate("{range .list}").unwrap_err(),
-            r#"jsonpath "{range .list}": "range " is not supported, paths and indexes are"#
-        );
         assert_eq!(evaluate("{.list[x]}").unwrap_err(), r#"jsonpath "{.list[x]}": "x" is no index"#);
     }
 }

@@ -59,9 +59,30 @@ pub(crate) struct SysdumpOptions {
     /// Size of everything before compression, in MiB; longer output is cut
     #[arg(long, value_name = "MIB", default_value_t = 512)]
     max_size: u64,
+    /// Options of Cilium's tool on parts that this one always collects, leaves out, or does not have; accepted for
+    /// the command lines of scripts
+    #[command(flatten)]
+    _others: OtherOptions,
     /// Folder with the state of endpoints
     #[arg(long, value_name = "PATH", default_value = "/var/run/cilium/state")]
     state_dir: PathBuf,
+}
+
+/// Options without effect.
+#[derive(Debug, Args)]
+struct OtherOptions {
+    #[arg(long = "enable-markdown", hide = true)]
+    _enable_markdown: bool,
+    #[arg(long = "envoy-dump", hide = true, num_args = 0..=1)]
+    _envoy_dump: Option<bool>,
+    #[arg(long = "envoy-metrics", hide = true, num_args = 0..=1)]
+    _envoy_metrics: Option<bool>,
+    #[arg(long = "exclude-object-files", hide = true, num_args = 0..=1)]
+    _exclude_object_files: Option<bool>,
+    #[arg(long = "hubble-metrics", hide = true, num_args = 0..=1)]
+    _hubble_metrics: Option<bool>,
+    #[arg(long = "hubble-metrics-port", hide = true)]
+    _hubble_metrics_port: Option<u16>,
 }
 
 /// Collects, packs, and prints where the archive is.

@@ -71,11 +71,19 @@ impl Connection {
     /// # Errors
     /// Errors of the socket, for instance when no agent is listening.
     pub fn open(address: &Address) -> io::Result<Self> {
+        Self::open_with_timeout(address, ANSWER_TIMEOUT)
+    }
+
+    /// Connects; each read of an answer and each write of a request ends after `timeout`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and a timeout of zero.
+    pub fn open_with_timeout(address: &Address, timeout: Duration) -> io::Result<Self> {
         let stream: Box<dyn Stream> = match address {
             Address::Unix(path) => {
                 let stream = UnixStream::connect(path)?;
-                stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-                stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+                stream.set_read_timeout(Some(timeout))?;
+                stream.set_write_timeout(Some(timeout))?;
                 Box::new(stream)
             }
             Address::Tcp(host) => {
@@ -84,8 +92,8 @@ impl Connection {
                     .parse()
                     .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "want tcp://IP:PORT"))?;
                 let stream = TcpStream::connect(address)?;
-                stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-                stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+                stream.set_read_timeout(Some(timeout))?;
+                stream.set_write_timeout(Some(timeout))?;
                 Box::new(stream)
             }
         };
