@@ -74,7 +74,7 @@ fn get(agent: &mut Agent, output: &Output, out: &mut dyn Write) -> anyhow::Resul
     let mut text = format!("Daemon uptime:\t{}\n", health.uptime);
     if let Some(load) = &health.system_load {
         let (one, five, fifteen) = (&load.last_1_min, &load.last_5_min, &load.last_15_min);
-        let _ = writeln!(text, "Node load:\t1min: {one} 5min: {five} 15min: {fifteen}");
+        let _ = writeln!(text, "Node load:\t{one} {five} {fifteen}");
     }
     text += &status::text(&health.cilium);
     Ok(table(&text, 2, out)?)
@@ -142,7 +142,7 @@ fn text(status: &HealthStatusResponse, which: Nodes) -> String {
             Nodes::Failing => listed += 1,
         }
         let (host, endpoint) = (host_paths(node), endpoint_paths(node));
-        let ip = host.first().map_or("", |path| path.ip.as_str());
+        let ip = host.iter().map(|path| path.ip.as_str()).collect::<Vec<_>>().join(",");
         let _ =
             writeln!(text, "  {}{is_local}\t{ip}\t{}\t{}", node.name, reachable(&host), reachable(&endpoint));
     }
@@ -151,15 +151,20 @@ fn text(status: &HealthStatusResponse, which: Nodes) -> String {
 
 fn details(text: &mut String, node: &NodeStatus) {
     for (kind, paths) in [("Host", host_paths(node)), ("Endpoint", endpoint_paths(node))] {
-        for path in paths {
-            let _ = writeln!(text, "    {kind} connectivity to {}:", path.ip);
+        for (n, path) in paths.into_iter().enumerate() {
+            let secondary = if n == 0 { "" } else { "Secondary " };
+            let _ = writeln!(text, "    {secondary}{kind} connectivity to {}:", path.ip);
             for (name, check) in [("ICMP to stack", &path.icmp), ("HTTP to agent", &path.http)] {
                 let Some(check) = check else { continue };
                 let result = match check.status.as_str() {
                     "" => format!("OK, RTT={}", latency(check)),
                     error => error.to_owned(),
                 };
-                let _ = writeln!(text, "      {name}:\t{result}");
+                let probed = match check.last_probed.as_str() {
+                    "" => String::new(),
+                    time => format!("\t(Last probed: {time})"),
+                };
+                let _ = writeln!(text, "      {name}:\t{result}{probed}");
             }
         }
     }

@@ -1,27 +1,29 @@
 //! `hubble`: flows of the node's packets and the state of their server, as Cilium's `hubble` prints them. `events` has
-//! the other kinds of events, `list` the lists, `server` the connection.
+//! the other kinds of events, `filters` their selection,
+//! `list` the lists, `server` the connection.
 
 mod events;
+mod filters;
 mod list;
 mod server;
 
 use std::io::Write;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use clap::{Args, Subcommand};
 use grpc::Connection;
 use hubble_api::Server;
-use hubble_api::flow::flow_filter::Experimental;
 use hubble_api::flow::layer4::Protocol;
-use hubble_api::flow::{EventTypeFilter, FlowFilter, Verdict, Workload};
+use hubble_api::flow::{FlowFilter, Verdict};
 use hubble_api::health::HealthCheckRequest;
 use hubble_api::health::health_client::HealthClient;
 use hubble_api::observer::get_flows_response::ResponseTypes;
 use hubble_api::observer::observer_client::ObserverClient;
 use hubble_api::observer::{GetFlowsRequest, ServerStatusRequest};
 
-use self::events::{EventsCommand, RangeOptions};
+use self::events::{EventsCommand, Output, RangeOptions, Shape, dict};
+use self::filters::Filters;
 use self::list::{ListCommand, WatchCommand};
 pub(crate) use self::server::ServerOptions;
 use crate::client::Agent;
@@ -34,12 +36,23 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const SCTP: u8 = 132;
 
+/// `hubble`, with the options of the server before or after the command.
+#[derive(Debug, Args)]
+pub(crate) struct HubbleOptions {
+    #[command(flatten)]
+    server: ServerOptions,
+    #[command(subcommand)]
+    command: HubbleCommand,
+}
+
 #[derive(Debug, Subcommand)]
-pub(crate) enum HubbleCommand {
+enum HubbleCommand {
     /// Print flows of the node's packets
     Observe(Box<ObserveCommand>),
     /// Print the state of the server of flows
-    Status(ServerOptions),
+    Status,
+    /// Print the version of this program
+    Version,
     /// List nodes or namespaces
     #[command(subcommand)]
     List(ListCommand),
@@ -49,7 +62,6 @@ pub(crate) enum HubbleCommand {
 }
 
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct ObserveCommand {
     #[command(subcommand)]
     events: Option<EventsCommand>,
@@ -57,72 +69,37 @@ pub(crate) struct ObserveCommand {
     flows: ObserveOptions,
 }
 
+impl ObserveCommand {
+    /// Returns the options of flows; `None` for other events.
+    fn flows(&self) -> Option<&ObserveOptions> {
+        match &self.events {
+            None => Some(&self.flows),
+            Some(EventsCommand::Flows(flows)) => Some(flows),
+            Some(_) => None,
+        }
+    }
+
+    /// Refuses options of flows before another kind of events, where they would have no effect.
+    fn validate(&self) -> anyhow::Result<()> {
+        let is_misplaced = self.events.is_some()
+            && self.flows.request() != GetFlowsRequest { number: 20, ..Default::default() };
+        ensure!(!is_misplaced, "options of `observe` go behind the kind of events");
+        Ok(())
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct ObserveOptions {
     #[command(flatten)]
-    server: ServerOptions,
-    #[command(flatten)]
     range: RangeOptions,
-    /// Flows with a verdict: forwarded, dropped, error, audit, redirected
-    #[arg(long, value_name = "VERDICT", value_parser = verdict)]
-    verdict: Vec<i32>,
-    /// Flows of events: drop, l7, trace, trace-sock, policy-verdict, capture
-    #[arg(short = 't', long = "type", value_name = "TYPE", value_parser = event_type)]
-    types: Vec<i32>,
-    /// Flows of a protocol: tcp, udp, icmp, dns, ...
-    #[arg(long, value_name = "PROTOCOL")]
-    protocol: Vec<String>,
-    /// Flows from or to pods: NAMESPACE/PREFIX
-    #[arg(long, value_name = "POD")]
-    pod: Vec<String>,
-    /// Flows from pods
-    #[arg(long, value_name = "POD")]
-    from_pod: Vec<String>,
-    /// Flows to pods
-    #[arg(long, value_name = "POD")]
-    to_pod: Vec<String>,
-    /// Flows from or to pods of a namespace
-    #[arg(short, long, value_name = "NAMESPACE")]
-    namespace: Vec<String>,
-    /// Flows from or to an address or a range of addresses
-    #[arg(long, value_name = "IP")]
-    ip: Vec<String>,
-    /// Flows from addresses
-    #[arg(long, value_name = "IP")]
-    from_ip: Vec<String>,
-    /// Flows to addresses
-    #[arg(long, value_name = "IP")]
-    to_ip: Vec<String>,
-    /// Flows from or to addresses that were looked up by DNS names: *.example.com
-    #[arg(long, value_name = "PATTERN")]
-    fqdn: Vec<String>,
-    /// Flows from addresses with DNS names
-    #[arg(long, value_name = "PATTERN")]
-    from_fqdn: Vec<String>,
-    /// Flows to addresses with DNS names
-    #[arg(long, value_name = "PATTERN")]
-    to_fqdn: Vec<String>,
-    /// Flows from or to pods of a workload: KIND/NAME, or NAME of any kind
-    #[arg(long, value_name = "WORKLOAD", value_parser = workload)]
-    workload: Vec<Workload>,
-    /// Flows from pods of a workload
-    #[arg(long, value_name = "WORKLOAD", value_parser = workload)]
-    from_workload: Vec<Workload>,
-    /// Flows to pods of a workload
-    #[arg(long, value_name = "WORKLOAD", value_parser = workload)]
-    to_workload: Vec<Workload>,
-    /// Flows from or to an endpoint with labels: k8s:app=web
-    #[arg(short, long, value_name = "LABELS")]
-    label: Vec<String>,
-    /// Flows from or to an identity
-    #[arg(long, value_name = "ID")]
-    identity: Vec<u32>,
-    /// Flows from or to a port
-    #[arg(long, value_name = "PORT")]
-    port: Vec<String>,
-    /// Flows of which an expression of CEL is true: _flow.verdict == Verdict.DROPPED && _flow.source.namespace == "shop"
-    #[arg(long, value_name = "EXPRESSION")]
-    cel_expression: Vec<String>,
+    #[command(flatten)]
+    filters: Filters,
+    /// Print the filters instead of flows
+    #[arg(long)]
+    print_raw_filters: bool,
+    /// Request only these fields of flows: source.pod_name,verdict
+    #[arg(long, value_name = "FIELDS", value_delimiter = ',')]
+    field_mask: Vec<String>,
 }
 
 /// Parses the name of a verdict, in any case.
@@ -130,26 +107,6 @@ pub(crate) fn verdict(word: &str) -> Result<i32, String> {
     let known = [Verdict::Forwarded, Verdict::Dropped, Verdict::Error, Verdict::Audit, Verdict::Redirected];
     let found = known.into_iter().find(|verdict| verdict.as_str_name().eq_ignore_ascii_case(word));
     found.map(i32::from).ok_or_else(|| "is none of forwarded, dropped, error, audit, redirected".to_owned())
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "the form of a parser of values")]
-fn workload(word: &str) -> Result<Workload, String> {
-    let (kind, name) = word.split_once('/').unwrap_or(("", word));
-    Ok(Workload { kind: kind.to_owned(), name: name.to_owned() })
-}
-
-fn event_type(word: &str) -> Result<i32, String> {
-    use datapath_abi::event;
-    let kind = match word {
-        "drop" => event::DROP,
-        "l7" => monitor_events::ACCESS_LOG,
-        "trace" => event::TRACE,
-        "trace-sock" => event::TRACE_SOCK,
-        "policy-verdict" => event::POLICY_VERDICT,
-        "capture" => event::DEBUG_CAPTURE,
-        _ => return Err("is none of drop, l7, trace, trace-sock, policy-verdict, capture".to_owned()),
-    };
-    Ok(kind.into())
 }
 
 impl ObserveOptions {
@@ -161,76 +118,30 @@ impl ObserveOptions {
             follow: range.follow,
             since: range.since.map(Into::into),
             until: range.until.map(Into::into),
-            whitelist: self.filters(),
+            whitelist: self.filters.allow.clone(),
+            blacklist: self.filters.deny.clone(),
+            field_mask: (!self.field_mask.is_empty())
+                .then(|| prost_types::FieldMask { paths: self.field_mask.clone() }),
             ..GetFlowsRequest::default()
         }
     }
-
-    /// Returns the filters: one, or one for each side if an option is about either.
-    fn filters(&self) -> Vec<FlowFilter> {
-        let event = |kind: &i32| EventTypeFilter { r#type: *kind, ..EventTypeFilter::default() };
-        let base = FlowFilter {
-            verdict: self.verdict.clone(),
-            event_type: self.types.iter().map(event).collect(),
-            protocol: self.protocol.clone(),
-            source_pod: self.from_pod.clone(),
-            destination_pod: self.to_pod.clone(),
-            source_ip: self.from_ip.clone(),
-            destination_ip: self.to_ip.clone(),
-            source_fqdn: self.from_fqdn.clone(),
-            destination_fqdn: self.to_fqdn.clone(),
-            source_workload: self.from_workload.clone(),
-            destination_workload: self.to_workload.clone(),
-            experimental: (!self.cel_expression.is_empty())
-                .then(|| Experimental { cel_expression: self.cel_expression.clone() }),
-            ..FlowFilter::default()
-        };
-        let namespaces = self.namespace.iter().map(|namespace| format!("{namespace}/"));
-        let pods: Vec<String> = self.pod.iter().cloned().chain(namespaces).collect();
-        let source = FlowFilter {
-            source_pod: with(base.source_pod.clone(), &pods),
-            source_ip: with(base.source_ip.clone(), &self.ip),
-            source_fqdn: with(base.source_fqdn.clone(), &self.fqdn),
-            source_workload: with(base.source_workload.clone(), &self.workload),
-            source_label: self.label.clone(),
-            source_identity: self.identity.clone(),
-            source_port: self.port.clone(),
-            ..base.clone()
-        };
-        let destination = FlowFilter {
-            destination_pod: with(base.destination_pod.clone(), &pods),
-            destination_ip: with(base.destination_ip.clone(), &self.ip),
-            destination_fqdn: with(base.destination_fqdn.clone(), &self.fqdn),
-            destination_workload: with(base.destination_workload.clone(), &self.workload),
-            destination_label: self.label.clone(),
-            destination_identity: self.identity.clone(),
-            destination_port: self.port.clone(),
-            ..base.clone()
-        };
-        match (source == base && destination == base, base == FlowFilter::default()) {
-            (true, true) => Vec::new(),
-            (true, false) => vec![base],
-            (false, _) => vec![source, destination],
-        }
-    }
-}
-
-fn with<T: Clone>(mut values: Vec<T>, more: &[T]) -> Vec<T> {
-    values.extend_from_slice(more);
-    values
 }
 
 /// Runs the command on a runtime of its own.
-pub(crate) fn run(agent: &Agent, command: &HubbleCommand, out: &mut dyn Write) -> anyhow::Result<()> {
-    let server = match command {
-        HubbleCommand::Observe(command) => match &command.events {
-            Some(events) => events.server(),
-            None => &command.flows.server,
-        },
-        HubbleCommand::Status(options) => options,
-        HubbleCommand::List(command) => command.server(),
-        HubbleCommand::Watch(command) => command.server(),
-    };
+pub(crate) fn run(agent: &Agent, options: &HubbleOptions, out: &mut dyn Write) -> anyhow::Result<()> {
+    let HubbleOptions { server, command } = options;
+    if let HubbleCommand::Version = command {
+        let (version, arch) = (env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
+        return Ok(writeln!(out, "hubble {version} on linux/{arch}")?);
+    }
+    if let HubbleCommand::Observe(command) = command {
+        command.validate()?;
+    }
+    if let HubbleCommand::Observe(command) = command
+        && let Some(flows) = command.flows().filter(|flows| flows.print_raw_filters)
+    {
+        return Ok(out.write_all(flows.filters.raw().as_bytes())?);
+    }
     let server = server.server(agent)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -238,11 +149,13 @@ pub(crate) fn run(agent: &Agent, command: &HubbleCommand, out: &mut dyn Write) -
             hubble_api::connect(&server).await.context("no flows are served, which enable-hubble does")?;
         let command = async {
             match command {
-                HubbleCommand::Observe(command) => match &command.events {
-                    Some(events) => events.run(connection, out).await,
-                    None => observe(connection, &command.flows, out).await,
+                HubbleCommand::Observe(command) => match (&command.events, command.flows()) {
+                    (_, Some(flows)) => observe(connection, flows, out).await,
+                    (Some(events), None) => events.run(connection, out).await,
+                    (None, None) => Ok(()),
                 },
-                HubbleCommand::Status(_) => status(connection, &server, out).await,
+                HubbleCommand::Version => Ok(()),
+                HubbleCommand::Status => status(connection, &server, out).await,
                 HubbleCommand::List(command) => command.run(connection, out).await,
                 HubbleCommand::Watch(command) => command.run(connection, out).await,
             }
@@ -320,10 +233,22 @@ async fn observe(
 ) -> anyhow::Result<()> {
     let mut observer = ObserverClient::new(connection);
     let mut responses = observer.get_flows(options.request()).await.map_err(refused)?.into_inner();
+    // The width of a column is that of its longest value. A table of flows that are followed has no end: each row is
+    // printed alone.
+    let mut rows = Vec::new();
+    let is_table = matches!(options.range.output, Output::Table);
     while let Some(response) = responses.message().await.map_err(refused)? {
-        options.range.print(out, &response, hubble_api::to_compact)?;
+        match options.range.flow(&response) {
+            Shape::Columns(row) if is_table && !options.range.follow => rows.push(row),
+            Shape::Columns(row) if is_table => options.range.print_table(&[row], out)?,
+            Shape::Columns(row) => out.write_all(dict(&row).as_bytes())?,
+            Shape::Line(line) => options.range.print(out, &response, |_| line.clone())?,
+        }
+        if options.range.follow {
+            out.flush()?;
+        }
     }
-    Ok(())
+    options.range.print_table(&rows, out)
 }
 
 async fn status(connection: Connection, server: &Server, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -381,10 +306,10 @@ mod tests {
         let first = request("--first 3 --verdict dropped -t drop --protocol tcp");
         assert_eq!((first.first, first.number, first.whitelist.len()), (true, 3, 1));
         assert_eq!((&first.whitelist[0].verdict, first.whitelist[0].event_type[0].r#type), (&vec![2], 1));
-        let [source, destination] = &request("--pod shop/web -n db --to-ip 10.0.0.1").whitelist[..] else {
+        let [source, destination] = &request("--pod web -n db --to-ip 10.0.0.1").whitelist[..] else {
             panic!()
         };
-        let pods = vec!["shop/web".to_owned(), "db/".to_owned()];
+        let pods = vec!["db/web".to_owned()];
         assert_eq!((&source.source_pod, &source.destination_ip), (&pods, &vec!["10.0.0.1".to_owned()]));
         assert_eq!((&destination.destination_pod, &destination.source_pod), (&pods, &Vec::new()));
         let expression = request("--cel-expression true --pod a");
@@ -393,19 +318,13 @@ mod tests {
             expression.whitelist.len() == 2
                 && expression.whitelist.iter().all(|filter| of(filter) == ["true"])
         );
-        let [source, destination] = &request("--fqdn *.io --workload Job/x --to-workload y").whitelist[..]
-        else {
-            panic!()
-        };
+        let [source, destination] = &request("--fqdn *.io --workload Job/x").whitelist[..] else { panic!() };
         assert_eq!((&source.source_fqdn[..], source.destination_fqdn.len()), (&["*.io".to_owned()][..], 0));
-        let of = |workloads: &[Workload]| -> Vec<String> {
-            workloads.iter().map(|workload| format!("{}:{}", workload.kind, workload.name)).collect()
-        };
-        assert_eq!(
-            (of(&source.source_workload), of(&source.destination_workload)),
-            (vec!["Job:x".into()], vec![":y".into()])
-        );
-        assert_eq!(of(&destination.destination_workload), [":y", "Job:x"]);
+        let of = |filter: &FlowFilter| (filter.source_workload.len(), filter.destination_workload.len());
+        assert_eq!((of(source), of(destination)), ((1, 0), (0, 1)));
+        assert_eq!((&*source.source_workload[0].kind, &*source.source_workload[0].name), ("Job", "x"));
+        let mask = request("--field-mask verdict,source.pod_name").field_mask.unwrap();
+        assert_eq!(mask.paths, ["verdict", "source.pod_name"]);
         let since = request("--since 2026-11-21T12:05:29Z").since.unwrap();
         assert_eq!(since.seconds, 1_795_262_729);
         assert_eq!(

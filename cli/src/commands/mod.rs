@@ -167,8 +167,7 @@ enum Command {
     /// the agent
     Monitor(monitor::MonitorOptions),
     /// Flows of the node's packets with the names of pods and services, as Cilium's hubble prints them; needs enable-hubble
-    #[command(subcommand)]
-    Hubble(hubble::HubbleCommand),
+    Hubble(hubble::HubbleOptions),
     /// Show which flows, endpoints or drops are most, live in the terminal; needs enable-hubble
     Top(top::TopOptions),
     /// Serve a page at 127.0.0.1 for a browser: health, endpoints, live flows, services, drops, the start, pressure of maps
@@ -256,7 +255,7 @@ pub(crate) fn run(name: &str, arguments: &Arguments, out: &mut dyn Write) -> any
         Command::Debuginfo(options) => debuginfo::run(agent, options, out),
         Command::Map(command) => map::run(agent, command, out),
         Command::Monitor(options) => monitor::run(agent, options, out),
-        Command::Hubble(command) => hubble::run(agent, command, out),
+        Command::Hubble(options) => hubble::run(agent, options, out),
         Command::Top(options) => top::run(agent, options, out),
         Command::Ui(options) => ui::run(agent, options, out),
         Command::Bpf(command) => return bpf::run(agent, command, out),

@@ -16,15 +16,58 @@ const ACCESS_LOG: u8 = 129;
 /// Texts of the fields by which a policy has matched, by number.
 const MATCHES: [&str; 7] = ["none", "L3-Only", "L3-L4", "L4-Only", "all", "L3-Proto", "Proto-Only"];
 
+/// What a line has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LineOptions {
+    /// The name of the node.
+    pub node_name: bool,
+    /// The policies that have decided.
+    pub policy_names: bool,
+    /// Names of pods, services and DNS instead of addresses.
+    pub names: bool,
+    /// The format of times, as `strftime` has it, in UTC.
+    pub time_format: &'static str,
+}
+
+impl LineOptions {
+    /// The format of times without an option.
+    pub const TIME_FORMAT: &'static str = "%b %e %H:%M:%S%.3f";
+}
+
+impl Default for LineOptions {
+    fn default() -> Self {
+        Self { node_name: false, policy_names: true, names: true, time_format: Self::TIME_FORMAT }
+    }
+}
+
 /// Returns a response as a line for people, without control characters; empty for states of nodes. Times are in UTC.
 #[must_use]
-pub fn to_compact(response: &GetFlowsResponse) -> String {
+pub fn to_compact(response: &GetFlowsResponse, options: &LineOptions) -> String {
     let line = match &response.response_types {
-        Some(ResponseTypes::Flow(flow)) => flow_line(flow, response.time.as_ref()),
+        Some(ResponseTypes::Flow(flow)) => flow_line(flow, response, options),
         Some(ResponseTypes::LostEvents(lost)) => lost_line(lost),
         Some(ResponseTypes::NodeStatus(_)) | None => String::new(),
     };
     line.replace(char::is_control, "\u{fffd}")
+}
+
+/// Returns the titles and values of a flow's columns; `None` for other responses.
+#[must_use]
+pub fn to_columns(response: &GetFlowsResponse, options: &LineOptions) -> Option<Vec<(&'static str, String)>> {
+    let Some(ResponseTypes::Flow(flow)) = &response.response_types else { return None };
+    let mut columns = vec![("TIMESTAMP", stamp_in(response.time.as_ref(), options.time_format))];
+    if options.node_name {
+        columns.push(("NODE", response.node_name.clone()));
+    }
+    columns.extend([
+        ("SOURCE", side(flow, Side::Source, options, false)),
+        ("DESTINATION", side(flow, Side::Destination, options, false)),
+        ("TYPE", kind(flow)),
+        ("VERDICT", verdict(flow, options.policy_names)),
+        ("SUMMARY", flow.summary.clone()),
+    ]);
+    columns.iter_mut().for_each(|(_, text)| *text = text.replace(char::is_control, "\u{fffd}"));
+    Some(columns)
 }
 
 fn lost_line(lost: &LostEvent) -> String {
@@ -34,21 +77,29 @@ fn lost_line(lost: &LostEvent) -> String {
 
 /// Formats a time; empty without one.
 pub(crate) fn stamp(time: Option<&prost_types::Timestamp>) -> String {
-    let time = time.and_then(|time| Timestamp::new(time.seconds, time.nanos).ok());
-    time.map(|time| time.strftime("%b %e %H:%M:%S%.3f").to_string()).unwrap_or_default()
+    stamp_in(time, LineOptions::TIME_FORMAT)
 }
 
-fn flow_line(flow: &Flow, time: Option<&prost_types::Timestamp>) -> String {
-    let time = stamp(time);
-    let source = side(flow, Side::Source);
-    let destination = side(flow, Side::Destination);
+fn stamp_in(time: Option<&prost_types::Timestamp>, format: &str) -> String {
+    let time = time.and_then(|time| Timestamp::new(time.seconds, time.nanos).ok());
+    time.map(|time| time.strftime(format).to_string()).unwrap_or_default()
+}
+
+fn flow_line(flow: &Flow, response: &GetFlowsResponse, options: &LineOptions) -> String {
+    let mut time = stamp_in(response.time.as_ref(), options.time_format);
+    if options.node_name {
+        let _ = write!(time, " [{}]", response.node_name);
+    }
+    let source = side(flow, Side::Source, options, true);
+    let destination = side(flow, Side::Destination, options, true);
     // The client of a connection is on the left of both of its directions.
     let (left, arrow, right) = match flow.is_reply {
         Some(false) => (source, "->", destination),
         Some(true) => (destination, "<-", source),
         None => (source, "<>", destination),
     };
-    let mut line = format!("{time}: {left} {arrow} {right} {} {}", kind(flow), verdict(flow));
+    let mut line =
+        format!("{time}: {left} {arrow} {right} {} {}", kind(flow), verdict(flow, options.policy_names));
     let trace_id =
         flow.ip_trace_id.as_ref().map(|id| format!("IP Trace ID: {}; ", id.trace_id)).unwrap_or_default();
     if !flow.summary.is_empty() || !trace_id.is_empty() {
@@ -63,20 +114,22 @@ enum Side {
     Destination,
 }
 
-/// Returns the name of one side with its port and identity.
-fn side(flow: &Flow, side: Side) -> String {
+/// Returns the name of one side with its port and, with `with_identity`, its identity.
+fn side(flow: &Flow, side: Side, options: &LineOptions, with_identity: bool) -> String {
     let is_source = side == Side::Source;
     let endpoint = if is_source { &flow.source } else { &flow.destination };
     let port = port(flow, is_source);
-    let identity = endpoint.as_ref().map(identity_text).unwrap_or_default();
+    let identity = endpoint.as_ref().filter(|_| with_identity).map(identity_text).unwrap_or_default();
     let service = if is_source { &flow.source_service } else { &flow.destination_service };
     let names = if is_source { &flow.source_names } else { &flow.destination_names };
     let name = match (endpoint, service) {
-        (Some(Endpoint { namespace, pod_name, .. }), _) if !pod_name.is_empty() => {
+        (Some(Endpoint { namespace, pod_name, .. }), _) if options.names && !pod_name.is_empty() => {
             format!("{namespace}/{pod_name}")
         }
-        (_, Some(Service { name, namespace })) if !name.is_empty() => format!("{namespace}/{name}"),
-        _ if !names.is_empty() => names.join(","),
+        (_, Some(Service { name, namespace })) if options.names && !name.is_empty() => {
+            format!("{namespace}/{name}")
+        }
+        _ if options.names && !names.is_empty() => names.join(","),
         _ => match (&flow.ip, &flow.ethernet) {
             (Some(ip), _) => {
                 let address = if is_source { &ip.source } else { &ip.destination };
@@ -150,7 +203,7 @@ fn contents(l7: &Layer7) -> String {
     text.trim_end().to_owned()
 }
 
-fn verdict(flow: &Flow) -> String {
+fn verdict(flow: &Flow, with_policies: bool) -> String {
     let is_decision =
         flow.event_type.as_ref().is_some_and(|event| event.r#type == i32::from(event::POLICY_VERDICT));
     let verdict = match flow.verdict() {
@@ -163,7 +216,7 @@ fn verdict(flow: &Flow) -> String {
         [&flow.ingress_allowed_by, &flow.ingress_denied_by, &flow.egress_allowed_by, &flow.egress_denied_by];
     let policies = lists.into_iter().flatten().filter(|policy| !policy.name.is_empty());
     let policies: Vec<_> = policies.map(|policy| format!("{} ({})", policy.name, policy.kind)).collect();
-    match policies.is_empty() {
+    match policies.is_empty() || !with_policies {
         true => verdict.to_owned(),
         false => format!("{verdict} BY {}", policies.join(", ")),
     }
@@ -176,11 +229,38 @@ mod tests {
 
     fn line(flow: Flow) -> String {
         let time = Some(prost_types::Timestamp { seconds: 1_795_262_729, nanos: 803_999_999 });
-        to_compact(&GetFlowsResponse {
+        let response_types = Some(ResponseTypes::Flow(flow));
+        to_compact(&GetFlowsResponse { response_types, time, ..Default::default() }, &LineOptions::default())
+    }
+
+    #[test]
+    fn options_choose_names_times_and_columns() {
+        let policy = crate::flow::Policy { name: "web".into(), kind: "K".into(), ..Default::default() };
+        let flow = Flow { egress_allowed_by: vec![policy], is_reply: Some(true), ..udp() };
+        let response = GetFlowsResponse {
+            node_name: "n".into(),
             response_types: Some(ResponseTypes::Flow(flow)),
-            time,
-            ..Default::default()
-        })
+            time: Some(prost_types::Timestamp { seconds: 1_795_262_729, nanos: 0 }),
+        };
+        let options =
+            LineOptions { node_name: true, policy_names: false, names: false, time_format: "%Y-%m-%d" };
+        assert_eq!(
+            to_compact(&response, &options),
+            "2026-11-21 [n]: [fd00::2]:53 (world) <- 10.0.0.1:51482 (ID:6126) to-endpoint FORWARDED (UDP)"
+        );
+        let columns = to_columns(&response, &LineOptions { policy_names: true, ..options }).unwrap();
+        let texts: Vec<&str> = columns.iter().map(|(_, text)| text.as_str()).collect();
+        let expected = [
+            "2026-11-21",
+            "n",
+            "10.0.0.1:51482",
+            "[fd00::2]:53",
+            "to-endpoint",
+            "FORWARDED BY web (K)",
+            "UDP",
+        ];
+        assert_eq!(texts, expected);
+        assert_eq!(to_columns(&GetFlowsResponse::default(), &options), None);
     }
 
     fn endpoint(pod: &str, identity: u32) -> Option<Endpoint> {
@@ -279,6 +359,9 @@ mod tests {
         };
         let lost =
             GetFlowsResponse { response_types: Some(ResponseTypes::LostEvents(lost)), ..Default::default() };
-        assert_eq!(to_compact(&lost), "EVENTS LOST: PERF_EVENT_RING_BUFFER CPU(1) 7");
+        assert_eq!(
+            to_compact(&lost, &LineOptions::default()),
+            "EVENTS LOST: PERF_EVENT_RING_BUFFER CPU(1) 7"
+        );
     }
 }

@@ -29,7 +29,7 @@ mod server;
 mod tls;
 
 pub use client::{ConnectError, connect};
-pub use compact::to_compact;
+pub use compact::{LineOptions, to_columns, to_compact};
 pub use events::{agent_event_to_compact, debug_event_to_compact};
 pub use json::to_json;
 pub use mask::{BadMask, FieldMask};

@@ -5,12 +5,14 @@ use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand, ValueEnum};
 use grpc::Connection;
+use hubble_api::LineOptions;
 use hubble_api::observer::observer_client::ObserverClient;
-use hubble_api::observer::{GetAgentEventsRequest, GetDebugEventsRequest};
+use hubble_api::observer::{GetAgentEventsRequest, GetDebugEventsRequest, GetFlowsResponse};
 use k8s_types::Time;
 use serde::Serialize;
 
-use super::{ServerOptions, refused};
+use super::refused;
+use crate::output::table;
 
 /// Events that are printed without an option that selects them.
 const DEFAULT_LAST: u64 = 20;
@@ -18,6 +20,10 @@ const DEFAULT_LAST: u64 = 20;
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum Output {
     Compact,
+    /// Each field on a line of its own
+    Dict,
+    #[value(alias = "tab")]
+    Table,
     #[value(alias = "jsonpb")]
     Json,
 }
@@ -45,7 +51,45 @@ pub(super) struct RangeOptions {
     pub(super) until: Option<SystemTime>,
     /// Output format
     #[arg(short, long, default_value = "compact")]
-    output: Output,
+    pub(super) output: Output,
+    /// Print the name of the node
+    #[arg(long)]
+    print_node_name: bool,
+    /// Print the policies that have decided on a flow
+    #[arg(long)]
+    print_policy_names: bool,
+    /// Print addresses instead of names
+    #[arg(long)]
+    numeric: bool,
+    /// Names instead of addresses
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
+        require_equals = true, default_missing_value = "true")]
+    ip_translation: bool,
+    /// Format of times: StampMilli, YearMonthDay, YearMonthDayHour, YearMonthDayHourMinute, RFC3339, RFC3339Milli,
+    /// RFC3339Micro, RFC3339Nano, RFC1123Z
+    #[arg(long, value_name = "FORMAT", default_value = "StampMilli", value_parser = time_format)]
+    time_format: &'static str,
+    /// Colours, which lines do not have
+    #[arg(long, hide = true)]
+    _color: Option<String>,
+}
+
+/// Returns the form of times in UTC by its name, in any case.
+fn time_format(name: &str) -> Result<&'static str, String> {
+    let formats = [
+        ("StampMilli", LineOptions::TIME_FORMAT),
+        ("YearMonthDay", "%Y-%m-%d"),
+        ("YearMonthDayHour", "%Y-%m-%dT%HZ"),
+        ("YearMonthDayHourMinute", "%Y-%m-%dT%H:%MZ"),
+        ("RFC3339", "%Y-%m-%dT%H:%M:%SZ"),
+        ("RFC3339Milli", "%Y-%m-%dT%H:%M:%S%.3fZ"),
+        ("RFC3339Micro", "%Y-%m-%dT%H:%M:%S%.6fZ"),
+        // Without zeros at the end, as Go prints it.
+        ("RFC3339Nano", "%Y-%m-%dT%H:%M:%S%.fZ"),
+        ("RFC1123Z", "%a, %d %b %Y %H:%M:%S +0000"),
+    ];
+    let found = formats.into_iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+    found.map(|(_, format)| format).ok_or_else(|| "is no format of times".to_owned())
 }
 
 /// Parses a time, or a duration before now.
@@ -72,6 +116,35 @@ impl RangeOptions {
         }
     }
 
+    /// Returns the content of lines of flows.
+    fn line(&self) -> LineOptions {
+        LineOptions {
+            node_name: self.print_node_name,
+            policy_names: self.print_policy_names,
+            names: self.ip_translation && !self.numeric,
+            time_format: self.time_format,
+        }
+    }
+
+    /// Returns a response of flows as a line, or as the columns that the format has.
+    pub(super) fn flow(&self, response: &GetFlowsResponse) -> Shape {
+        match (self.output, hubble_api::to_columns(response, &self.line())) {
+            (Output::Dict | Output::Table, Some(columns)) => Shape::Columns(columns),
+            _ => Shape::Line(hubble_api::to_compact(response, &self.line())),
+        }
+    }
+
+    /// Prints a table, after its last row.
+    pub(super) fn print_table(&self, rows: &[Columns], out: &mut dyn Write) -> anyhow::Result<()> {
+        let Some(first) = rows.first() else { return Ok(()) };
+        let mut text = first.iter().map(|(title, _)| *title).collect::<Vec<_>>().join("\t") + "\n";
+        for row in rows {
+            let cells: Vec<&str> = row.iter().map(|(_, cell)| cell.as_str()).collect();
+            text += &format!("{}\n", cells.join("\t"));
+        }
+        Ok(table(&text, 2, out)?)
+    }
+
     /// Prints a response.
     pub(super) fn print<R: Serialize>(
         &self,
@@ -80,8 +153,8 @@ impl RangeOptions {
         compact: impl Fn(&R) -> String,
     ) -> anyhow::Result<()> {
         let line = match self.output {
-            Output::Compact => compact(response),
             Output::Json => hubble_api::to_json(response),
+            Output::Compact | Output::Dict | Output::Table => compact(response),
         };
         if !line.is_empty() {
             writeln!(out, "{line}")?;
@@ -93,8 +166,24 @@ impl RangeOptions {
     }
 }
 
+/// Titles and values of a response.
+pub(super) type Columns = Vec<(&'static str, String)>;
+
+/// A response for people.
+pub(super) enum Shape {
+    Line(String),
+    Columns(Columns),
+}
+
+/// Returns each value behind its title, which ends at the same place in every line.
+pub(super) fn dict(columns: &Columns) -> String {
+    columns.iter().map(|(title, value)| format!("{title:>11}: {value}\n")).collect()
+}
+
 #[derive(Debug, Subcommand)]
 pub(super) enum EventsCommand {
+    /// Print flows, as without this word
+    Flows(Box<super::ObserveOptions>),
     /// Print notifications of the agent: endpoints, policies, addresses
     AgentEvents(EventsOptions),
     /// Print debug messages of the programs
@@ -104,23 +193,16 @@ pub(super) enum EventsCommand {
 #[derive(Debug, Args)]
 pub(super) struct EventsOptions {
     #[command(flatten)]
-    server: ServerOptions,
-    #[command(flatten)]
     range: RangeOptions,
 }
 
 impl EventsCommand {
-    pub(super) fn server(&self) -> &ServerOptions {
-        match self {
-            Self::AgentEvents(options) | Self::DebugEvents(options) => &options.server,
-        }
-    }
-
     /// Prints the events.
     pub(super) async fn run(&self, connection: Connection, out: &mut dyn Write) -> anyhow::Result<()> {
         let mut observer = ObserverClient::new(connection);
         match self {
-            Self::AgentEvents(EventsOptions { range, .. }) => {
+            Self::Flows(_) => {}
+            Self::AgentEvents(EventsOptions { range }) => {
                 let request = GetAgentEventsRequest {
                     number: range.number(),
                     first: range.first.is_some(),
@@ -133,7 +215,7 @@ impl EventsCommand {
                     range.print(out, &event, hubble_api::agent_event_to_compact)?;
                 }
             }
-            Self::DebugEvents(EventsOptions { range, .. }) => {
+            Self::DebugEvents(EventsOptions { range }) => {
                 let request = GetDebugEventsRequest {
                     number: range.number(),
                     first: range.first.is_some(),

@@ -2,53 +2,74 @@
 
 use std::io::Write;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand, ValueEnum};
 use grpc::Connection;
 use hubble_api::observer::observer_client::ObserverClient;
-use hubble_api::observer::{GetNamespacesRequest, GetNodesRequest, Node};
+use hubble_api::observer::{GetNamespacesRequest, GetNodesRequest, Namespace, Node};
 use hubble_api::peer::peer_client::PeerClient;
 use hubble_api::peer::{ChangeNotification, NotifyRequest};
 use hubble_api::relay::NodeState;
+use serde_json::{Value, json};
 
-use super::{ServerOptions, grouped, refused};
+use super::{grouped, refused};
 use crate::output::table;
+
+#[derive(Debug, Args)]
+pub(crate) struct ListOptions {
+    /// Output format; wide is the table, too
+    #[arg(short, long, default_value = "table")]
+    output: ListOutput,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ListOutput {
+    Json,
+    Table,
+    Wide,
+}
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ListCommand {
     /// List the nodes that a relay is connected to
     #[command(visible_alias = "node")]
-    Nodes(ServerOptions),
+    Nodes(ListOptions),
     /// List the namespaces of flows of the last hour
     #[command(visible_aliases = ["namespace", "ns"])]
-    Namespaces(ServerOptions),
+    Namespaces(ListOptions),
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum WatchCommand {
     /// Print the nodes of the cluster and their changes, as a relay follows them
     #[command(visible_alias = "peer")]
-    Peers(ServerOptions),
+    Peers,
 }
 
 impl ListCommand {
-    pub(super) fn server(&self) -> &ServerOptions {
-        match self {
-            Self::Nodes(server) | Self::Namespaces(server) => server,
-        }
-    }
-
     /// Prints the list.
     pub(super) async fn run(&self, connection: Connection, out: &mut dyn Write) -> anyhow::Result<()> {
         let mut observer = ObserverClient::new(connection);
         let rows: Vec<String> = match self {
-            Self::Nodes(_) => {
+            Self::Nodes(options) => {
                 let nodes = observer.get_nodes(GetNodesRequest {}).await.map_err(refused)?.into_inner().nodes;
+                if options.output == ListOutput::Json {
+                    let rows: Vec<_> = nodes.iter().map(node_json).collect();
+                    return Ok(writeln!(out, "{:#}", Value::from(rows))?);
+                }
                 let head = ["NAME", "STATUS", "AGE", "FLOWS/S", "CURRENT/MAX-FLOWS"].map(str::to_owned);
                 std::iter::once(head).chain(nodes.iter().map(node)).map(|row| row.join("\t")).collect()
             }
-            Self::Namespaces(_) => {
+            Self::Namespaces(options) => {
                 let request = observer.get_namespaces(GetNamespacesRequest {});
                 let namespaces = request.await.map_err(refused)?.into_inner().namespaces;
+                if options.output == ListOutput::Json {
+                    let row = |row: Namespace| match row.cluster.as_str() {
+                        "" => json!({"namespace": row.namespace}),
+                        cluster => json!({"cluster": cluster, "namespace": row.namespace}),
+                    };
+                    let rows: Vec<_> = namespaces.into_iter().map(row).collect();
+                    return Ok(writeln!(out, "{:#}", Value::from(rows))?);
+                }
                 let names = namespaces.into_iter().map(|row| row.namespace);
                 std::iter::once("NAMESPACE".to_owned()).chain(names).collect()
             }
@@ -56,6 +77,20 @@ impl ListCommand {
         table(&rows.join("\n").replace(|c: char| c.is_control() && !"\t\n".contains(c), "\u{fffd}"), 0, out)?;
         Ok(())
     }
+}
+
+/// Returns a node in protobuf's form of JSON: 64-bit numbers are texts.
+fn node_json(node: &Node) -> Value {
+    json!({
+        "name": node.name,
+        "version": node.version,
+        "address": node.address,
+        "state": node.state().as_str_name(),
+        "uptime_ns": node.uptime_ns.to_string(),
+        "num_flows": node.num_flows.to_string(),
+        "max_flows": node.max_flows.to_string(),
+        "seen_flows": node.seen_flows.to_string(),
+    })
 }
 
 /// Returns the columns of a node.
@@ -76,11 +111,6 @@ fn node(node: &Node) -> [String; 5] {
 }
 
 impl WatchCommand {
-    pub(super) fn server(&self) -> &ServerOptions {
-        let Self::Peers(server) = self;
-        server
-    }
-
     /// Prints changes as they happen.
     pub(super) async fn run(&self, connection: Connection, out: &mut dyn Write) -> anyhow::Result<()> {
         let mut changes =

@@ -20,25 +20,25 @@ const SERVER_VARIABLE: &str = "HUBBLE_SERVER";
 #[derive(Debug, Default, Args)]
 pub(crate) struct ServerOptions {
     /// Server: unix:///PATH, HOST:PORT or tls://HOST:PORT (default: HUBBLE_SERVER, else beside the agent's socket)
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, global = true, value_name = "ADDRESS")]
     server: Option<String>,
     /// Connect to HOST:PORT by TLS
-    #[arg(long)]
+    #[arg(long, global = true)]
     tls: bool,
     /// Certificates of authorities that sign those of servers
-    #[arg(long, value_name = "FILES", value_delimiter = ',')]
+    #[arg(long, global = true, value_name = "FILES", value_delimiter = ',')]
     tls_ca_cert_files: Vec<PathBuf>,
     /// Certificate of this client
-    #[arg(long, value_name = "FILE", requires = "tls_client_key_file")]
+    #[arg(long, global = true, value_name = "FILE")]
     tls_client_cert_file: Option<PathBuf>,
     /// Key of the certificate of this client
-    #[arg(long, value_name = "FILE", requires = "tls_client_cert_file")]
+    #[arg(long, global = true, value_name = "FILE")]
     tls_client_key_file: Option<PathBuf>,
     /// Name in the server's certificate (default: HOST)
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, global = true, value_name = "NAME")]
     tls_server_name: Option<String>,
     /// Accept every certificate
-    #[arg(long)]
+    #[arg(long, global = true)]
     tls_allow_insecure: bool,
 }
 
@@ -57,6 +57,9 @@ impl ServerOptions {
     }
 
     fn with_tls(&self, server: Server) -> anyhow::Result<Server> {
+        if self.tls_client_cert_file.is_some() != self.tls_client_key_file.is_some() {
+            bail!("--tls-client-cert-file and --tls-client-key-file need each other");
+        }
         let tls = ClientTls {
             authorities: self.tls_ca_cert_files.clone(),
             identity: self.tls_client_cert_file.clone().zip(self.tls_client_key_file.clone()),

@@ -251,7 +251,7 @@ impl Stream<'_> {
     }
 
     fn take(&mut self, response: GetFlowsResponse, pending: &mut Pending) {
-        let line = hubble_api::to_compact(&response);
+        let line = hubble_api::to_compact(&response, &hubble_api::LineOptions::default());
         match response.response_types {
             Some(ResponseTypes::LostEvents(lost)) => pending.lost += lost.num_events_lost,
             Some(ResponseTypes::Flow(flow)) => {
