@@ -276,7 +276,7 @@ fn ranges_that_are_not_masqueraded() {
     test_kit::require_root!();
     let sandbox = Sandbox::new().unwrap();
     let missing = run(&sandbox, "bpf ipmasq list");
-    assert!(missing.starts_with("Error: there are no ranges: an agent has them with"), "{missing}");
+    assert!(missing.starts_with("No entries found: an agent has ranges with"), "{missing}");
     let spec = MapSpec::new("cilium_ipmasq_v4", MapType::LpmTrie, 8, 1, 16, MapFlags::NO_PREALLOC);
     let ipv4: Map<IpMasqKey4, u8> = Map::new(make(&sandbox, &spec)).unwrap();
     assert_eq!(run(&sandbox, "bpf ipmasq list").trim_end(), "IP PREFIX/ADDRESS");
@@ -443,7 +443,7 @@ fn lookup_tables_of_maglev() {
 fn translated_sockets_values_for_programs_and_mounts() {
     test_kit::require_root!();
     let sandbox = Sandbox::new().unwrap();
-    assert_eq!(run(&sandbox, "bpf socknat list"), "SOCKET COOKIE   BACKEND -> FRONTEND\n");
+    assert_eq!(run(&sandbox, "bpf socknat list"), "Socket Cookie   Backend -> Frontend\n");
     let spec = MapSpec::new("cilium_lb4_reverse_sk", MapType::LruHash, 16, 8, 16, MapFlags::NONE);
     let sockets: Map<LbReverseSkKey4, LbReverseSk4> = Map::new(make(&sandbox, &spec)).unwrap();
     let word = |address: &str| ipv4_word(address.parse().unwrap());

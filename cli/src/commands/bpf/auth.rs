@@ -62,7 +62,7 @@ fn list(output: &Output, out: &mut dyn Write) -> anyhow::Result<()> {
         return Ok(());
     }
     if records.is_empty() {
-        writeln!(out, "No entries found.")?;
+        writeln!(std::io::stderr(), "No entries found.")?;
         return Ok(());
     }
     let mut text = "SRC IDENTITY\tDST IDENTITY\tREMOTE NODE ID\tAUTH TYPE\tEXPIRATION\n".to_owned();

@@ -13,7 +13,7 @@ use datapath_abi::{
 use serde::Serialize;
 use std::collections::HashSet;
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CtCommand {
@@ -24,8 +24,8 @@ pub(crate) enum CtCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct CtListOptions {
-    /// `global`, or the number of an endpoint
-    #[arg(value_name = "global | endpoint ID | ID", required = true, num_args = 1..=2)]
+    /// `global`, which is the default, or the id of an endpoint
+    #[arg(value_name = "global | endpoint ID | ID", num_args = 1..=2)]
     words: Vec<String>,
     /// Print time difference for entries
     #[arg(short = 'd', long)]
@@ -44,7 +44,7 @@ impl CtListOptions {
     fn scope(&self) -> anyhow::Result<CtScope> {
         let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
         match words[..] {
-            ["global"] => Ok(CtScope::Global),
+            [] | ["global"] => Ok(CtScope::Global),
             [id] | ["endpoint", id] => match id.parse() {
                 Ok(id) => Ok(CtScope::Endpoint(id)),
                 Err(_) => anyhow::bail!("unknown type {id}, want global or the number of an endpoint"),
@@ -314,7 +314,8 @@ impl Row {
             () if self.flags & tuple_flag::IN != 0 => "IN",
             () => "OUT",
         };
-        let end = |address: IpAddr, port: u16| SocketAddr::new(address, u16::from_be(port));
+        // Cilium's tool writes addresses of IPv6 without brackets here.
+        let end = |address: IpAddr, port: u16| format!("{address}:{}", u16::from_be(port));
         let mut text = format!(
             "{} {direction} {} -> {} ",
             format::protocol(self.protocol),

@@ -58,6 +58,10 @@ pub(super) fn list(output: &Output, out: &mut dyn Write) -> anyhow::Result<()> {
     if output.write(&records, out)? {
         return Ok(());
     }
+    if records.is_empty() {
+        writeln!(std::io::stderr(), "No entries found.")?;
+        return Ok(());
+    }
     let mut text = "ID\tPROTO\tSOURCE ADDRESS:PORT\tDEST ADDRESS:PORT\n".to_owned();
     for Record { id, proto, source_address, dest_address } in &records {
         let _ = writeln!(text, "{id}\t{}\t{source_address}\t{dest_address}", format::protocol(*proto));

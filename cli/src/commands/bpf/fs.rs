@@ -70,6 +70,7 @@ fn show(mounts: &str, output: &Output, out: &mut dyn Write) -> anyhow::Result<()
         for (title, value) in [
             ("MountID", mount.mount_id.to_string()),
             ("ParentID", mount.parent_id.to_string()),
+            ("Mounted State", true.to_string()),
             ("MountPoint", mount.mount_point.clone()),
             ("MountOptions", mount.mount_options.clone()),
             ("OptionFields", format!("[{}]", mount.optional_fields.join(" "))),

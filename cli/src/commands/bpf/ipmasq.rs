@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use anyhow::bail;
 use datapath_abi::{IpMasqKey, IpMasqKey4, IpMasqKey6};
 
 use super::ct::Address as _;
@@ -30,7 +29,9 @@ pub(super) fn list(output: &Output, out: &mut dyn Write) -> anyhow::Result<()> {
         }
     }
     let Some(ranges) = found else {
-        bail!("there are no ranges: an agent has them with enable-ip-masq-agent=true");
+        // As Cilium's tool does; the hint is for people.
+        writeln!(std::io::stderr(), "No entries found: an agent has ranges with enable-ip-masq-agent=true")?;
+        return Ok(());
     };
     let ranges: BTreeMap<String, Vec<String>> =
         ranges.into_iter().map(|range| (range, vec![String::new()])).collect();

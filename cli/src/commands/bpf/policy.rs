@@ -207,7 +207,8 @@ fn policy_table(
         };
         let auth = usize::from(entry.auth_type & !datapath_abi::policy_flag::EXPLICIT_AUTH);
         let auth = AUTH_TYPES.get(auth).copied().unwrap_or("unknown");
-        let counter = |value: u64| if row.counted { value.to_string() } else { "-".to_owned() };
+        let counter =
+            |value: u64| if row.counted && row.packets > 0 { value.to_string() } else { "-".to_owned() };
         let _ = writeln!(
             text,
             "{verdict}\t{}\t{}\t{}\t{proxy}\t{auth}\t{}\t{}\t{}\t{}",

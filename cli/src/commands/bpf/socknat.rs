@@ -52,7 +52,7 @@ pub(super) fn list(output: &Output, out: &mut dyn Write) -> anyhow::Result<()> {
     if output.write(&records, out)? {
         return Ok(());
     }
-    let mut text = "SOCKET COOKIE\tBACKEND -> FRONTEND\n".to_owned();
+    let mut text = "Socket Cookie\tBackend -> Frontend\n".to_owned();
     for Record { cookie, backend, frontend, rev_nat_id } in &records {
         let _ = writeln!(text, "{cookie}\t{backend} -> {frontend} (revnat={rev_nat_id})");
     }
