@@ -236,14 +236,19 @@ async fn observe(
     // The width of a column is that of its longest value. A table of flows that are followed has no end: each row is
     // printed alone.
     let mut rows = Vec::new();
+    let mut is_first = true;
     let is_table = matches!(options.range.output, Output::Table);
     while let Some(response) = responses.message().await.map_err(refused)? {
         match options.range.flow(&response) {
             Shape::Columns(row) if is_table && !options.range.follow => rows.push(row),
             Shape::Columns(row) if is_table => options.range.print_table(&[row], out)?,
-            Shape::Columns(row) => out.write_all(dict(&row).as_bytes())?,
+            Shape::Columns(row) => {
+                let separator = if is_first { "" } else { "------------\n" };
+                write!(out, "{separator}{}", dict(&row))?;
+            }
             Shape::Line(line) => options.range.print(out, &response, |_| line.clone())?,
         }
+        is_first = false;
         if options.range.follow {
             out.flush()?;
         }

@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use integration_tests::{Node, Pod, brought_by, pod_manifest};
+use integration_tests::{Node, Pod, binary, brought_by, pod_manifest};
 use serde_json::{Value, json};
 use test_kit::{NetNs, Process, require, require_root, wait_until};
 
@@ -39,6 +40,42 @@ impl Clients {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{program} {arguments:?}: {errors}\n{}", self.node.log());
         String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs a command by Cilium's program and by ours, which has to answer the same: exit code and output, JSON by value
+    /// and text by sorted lines of cells. Errors may have other words. State of the agent may change in between, so
+    /// both get more than one chance.
+    fn compare(&self, ours: &Path, program: &str, arguments: &[&str]) {
+        let answer = |path: &Path| {
+            let output = self.command(path.to_str().unwrap(), arguments).output().unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            let shape = match (output.status.code(), serde_json::from_str::<Value>(&text)) {
+                (Some(0), Ok(json)) => json,
+                (Some(0), Err(_)) => {
+                    let cells = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+                    let mut lines: Vec<String> = text.lines().map(cells).collect();
+                    lines.retain(|line| !line.is_empty());
+                    lines.sort();
+                    json!(lines)
+                }
+                _ => Value::Null,
+            };
+            (output.status.code(), shape)
+        };
+        let (theirs, ours) = (self.programs.join(program), ours.join(program));
+        let mut answers = (answer(&theirs), answer(&ours));
+        for _ in 0..4 {
+            if answers.0 == answers.1 {
+                break;
+            }
+            answers = (answer(&theirs), answer(&ours));
+        }
+        assert_eq!(
+            answers.0,
+            answers.1,
+            "{program} {arguments:?}: Cilium's on the left\n{}",
+            self.node.log()
+        );
     }
 
     fn dbg(&self, arguments: &str) -> String {
@@ -87,6 +124,59 @@ fn ping(from: &NetNs, to: &str) -> bool {
     let mut ping = from.command("ping");
     ping.args(["-c2", "-i0.1", "-W1", "-q", to]).stdout(Stdio::null()).status().unwrap().success()
 }
+
+/// Commands of `cilium-dbg`, of which ours prints the same. `~` stands for a blank within an argument.
+const SAME_ANSWERS: &[&str] = &[
+    "status --brief",
+    "status -o jsonpath={.cilium.state}{.nosuch}",
+    "config",
+    "config -a",
+    "config -r -o json",
+    "config get PolicyEnforcement",
+    "config get nosuch",
+    "config --list-options",
+    "endpoint list",
+    "endpoint list -o json",
+    "endpoint list -o jsonpath={range~[*]}{.id}={.status.state}{'\\n'}{end}",
+    "endpoint get 99999",
+    "identity list",
+    "identity list --endpoints",
+    "identity list -o json",
+    "identity get abc",
+    "ip list",
+    "ip list -o json",
+    "ip get --labels k8s:name=b",
+    "policy get -o jsonpath={.revision}",
+    "policy selectors",
+    "service list",
+    "node list",
+    "nodeid list",
+    "map list",
+    "lrp list -o json",
+    "encrypt status -o json",
+    "bgp routes",
+    "cgroups list",
+    "bpf endpoint list",
+    "bpf ipcache list -o json",
+    "bpf lb list",
+    "bpf policy get --all",
+    "bpf ipmasq list",
+    "nosuch",
+    "-H unix:///nosuch -D endpoint list",
+];
+
+/// Commands of `hubble`, on the server at its socket.
+const SAME_FLOWS: &[&str] = &[
+    "list namespaces -o json",
+    "observe --first 9",
+    "observe --first 9 -o json",
+    "observe --first 9 -o dict --print-node-name",
+    "observe --first 9 -o table --numeric",
+    "observe --first 9 --time-format RFC3339Nano --print-policy-names -4",
+    "observe flows --first 9 --from-pod a --not --protocol udp",
+    "observe --first 9 -n default --traffic-direction egress --not-reply",
+    "observe --pod a --from-pod b",
+];
 
 #[test]
 fn clients_of_cilium_talk_to_the_agent() {
@@ -165,6 +255,22 @@ fn clients_of_cilium_talk_to_the_agent() {
         assert!(!clients.dbg(words).is_empty(), "{words}");
     }
 
+    // Ours by the names of Cilium's programs prints what those print.
+    let ours = node.sandbox().dir().join("ours");
+    std::fs::create_dir(&ours).unwrap();
+    for name in ["cilium-dbg", "hubble"] {
+        symlink(binary("apiary"), ours.join(name)).unwrap();
+    }
+    for line in SAME_ANSWERS {
+        let words: Vec<String> = line.split(' ').map(|word| word.replace('~', " ")).collect();
+        clients.compare(&ours, "cilium-dbg", &words.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    let server = "unix:///run/cilium/hubble.sock";
+    for line in SAME_FLOWS {
+        let words: Vec<&str> = ["--server", server].into_iter().chain(line.split(' ')).collect();
+        clients.compare(&ours, "hubble", &words);
+    }
+
     // Monitor, hubble and the relay see the same packets.
     let file = node.sandbox().dir().join("cilium-monitor");
     let output = File::create(&file).unwrap();
@@ -183,7 +289,6 @@ fn clients_of_cilium_talk_to_the_agent() {
     addresses.iter().for_each(|address| assert!(!ping(&a, address), "{address}"));
     wait_until("the drop in the monitor", LIMIT, || seen("xx drop (Policy denied by denylist)"));
     drop(monitor);
-    let server = "unix:///run/cilium/hubble.sock";
     assert!(clients.run("hubble", &["--server", server, "status"]).contains("Ok"));
     clients.observe(
         server,
