@@ -16,7 +16,7 @@ const ACCESS_LOG: u8 = 129;
 /// Texts of the fields by which a policy has matched, by number.
 const MATCHES: [&str; 7] = ["none", "L3-Only", "L3-L4", "L4-Only", "all", "L3-Proto", "Proto-Only"];
 
-/// What a line has.
+/// The content of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineOptions {
     /// The name of the node.

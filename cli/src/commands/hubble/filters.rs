@@ -98,7 +98,7 @@ const FLAGS: &[Flag] = &[
     both("ip", "source_ip", "destination_ip", text, "Flows from or to an address or a range of addresses"),
     one("from-ip", "source_ip", text, "Flows from addresses"),
     one("to-ip", "destination_ip", text, "Flows to addresses"),
-    one("snat-ip", "source_ip_xlated", text, "Flows whose source was translated to an address"),
+    one("snat-ip", "source_ip_xlated", text, "Flows with a source that was translated to an address"),
     both(
         "fqdn",
         "source_fqdn",
@@ -189,15 +189,15 @@ const FLAGS: &[Flag] = &[
         ..one("unencrypted", "encrypted", opposite, "Flows that are not encrypted")
     },
     one("http-method", "http_method", text, "Requests with a method of HTTP"),
-    one("http-path", "http_path", text, "Requests whose path a regular expression matches"),
-    one("http-url", "http_url", text, "Requests whose URL a regular expression matches"),
+    one("http-path", "http_path", text, "Requests with a path that a regular expression matches"),
+    one("http-url", "http_url", text, "Requests with a URL that a regular expression matches"),
     one("http-status", "http_status_code", text, "Responses with a status: 404, 5+"),
     one("http-header", "http_header", header, "Requests and responses with a header: KEY:VALUE"),
     one("interface", "interface", interface, "Flows at a network interface"),
     one("node-name", "node_name", text, "Flows of nodes: CLUSTER/PATTERN"),
     one("node-label", "node_labels", text, "Flows of nodes with labels"),
     one("trace-id", "trace_id", text, "Flows of a trace"),
-    one("ip-trace-id", "ip_trace_id", number, "Flows whose packets have an id in an IP option"),
+    one("ip-trace-id", "ip_trace_id", number, "Flows of packets with an id in an IP option"),
     one("uuid", "uuid", text, "The flow with an id"),
 ];
 
