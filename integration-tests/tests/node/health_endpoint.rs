@@ -99,6 +99,9 @@ fn the_endpoint_is_that_of_cilium() {
     let mut node = node();
     node.start();
     let endpoint = ready(&node);
+    let controllers = node.get("/v1/healthz")["controllers"].clone();
+    let has_name = |controller: &Value| controller["name"] == "cilium-health-ep";
+    assert!(controllers.as_array().unwrap().iter().any(has_name), "clients look for it: {controllers}");
     let status = &endpoint["status"];
     assert_eq!(status["identity"], json!({"id": 4, "labels": ["reserved:health"]}));
     assert_eq!(status["labels"], json!({"realized": {}, "security-relevant": ["reserved:health"]}));

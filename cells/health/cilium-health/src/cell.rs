@@ -137,7 +137,8 @@ fn start_endpoint(p: EndpointParams) {
     let Some((endpoint, namespace)) = p.endpoint().zip(slot.take()) else { return };
     match namespace {
         Ok((namespace, listener)) => {
-            p.jobs.one_shot("health-endpoint", move |cx: JobCx| endpoint.follow(namespace, cx)).add();
+            // Clients show the health of the cluster if a controller has this name.
+            p.jobs.one_shot("cilium-health-ep", move |cx: JobCx| endpoint.follow(namespace, cx)).add();
             p.jobs.one_shot("responder-endpoint", move |cx: JobCx| serve_endpoint(listener, cx)).add();
         }
         Err(error) => report_missing(&p.health.child("health-endpoint"), &error),

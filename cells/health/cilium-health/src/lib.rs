@@ -16,7 +16,7 @@
 //!   clusters in batches half a second apart: by `GET
 //!   /hello`, and by up to `health-check-icmp-failure-threshold` pings 100 ms apart. At most 256 addresses are probed
 //!   at a time. Without nodes it waits for nothing but the table.
-//! - `health-endpoint` allocates addresses, those of the previous run if they are free, connects the namespace by the link
+//! - `cilium-health-ep` allocates addresses, those of the previous run if they are free, connects the namespace by the link
 //!   `lxc_health`, creates an endpoint with the identity `reserved:health`, and publishes its addresses once it is ready.
 //!   It makes all of it again when the link, the endpoint, the router's address or the MTU is another. `responder-endpoint`
 //!   answers in the namespace. Switched off, it removes what a previous agent has left.
