@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_types::{Kind, SmolStr};
-use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -32,7 +31,7 @@ pub(crate) struct Definitions {
     known: Arc<watch::Sender<Option<Versions>>>,
     required: Arc<BTreeSet<Kind>>,
     /// By name of the definition: the end of the pause of creations.
-    pauses: Arc<Mutex<BTreeMap<SmolStr, Instant>>>,
+    pauses: Arc<watch::Sender<BTreeMap<SmolStr, Instant>>>,
 }
 
 /// Whether a kind is defined.
@@ -50,7 +49,7 @@ impl Definitions {
         Definitions {
             known: Arc::new(watch::Sender::new(None)),
             required: Arc::new(required),
-            pauses: Arc::default(),
+            pauses: Arc::new(watch::Sender::new(BTreeMap::new())),
         }
     }
 
@@ -92,16 +91,16 @@ impl Definitions {
 
     /// Records the age of a definition, by the times in its metadata.
     pub(crate) fn set_age(&self, name: &str, definition: &[u8], now: Timestamp) {
-        let mut pauses = self.pauses.lock();
-        match remaining_pause(definition, now) {
+        let remaining = remaining_pause(definition, now);
+        self.pauses.send_modify(|pauses| match remaining {
             Some(remaining) => drop(pauses.insert(name.into(), Instant::now() + remaining)),
             None => drop(pauses.remove(name)),
-        }
+        });
     }
 
     /// Returns the time from which on the server does not pause creations, if it does now.
     pub(crate) fn paused_until(&self, kind: Kind) -> Option<Instant> {
-        self.pauses.lock().get(name(kind).as_str()).copied()
+        self.pauses.borrow().get(name(kind).as_str()).copied()
     }
 
     /// Returns a receiver that changes with the definitions.
