@@ -8,19 +8,6 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value};
 use std::io::Write;
 
-/// Options of endpoints that can change at run time.
-pub(crate) const ENDPOINT_OPTIONS: &[(&str, &str)] = &[
-    ("Debug", "Enable debugging trace statements"),
-    ("DebugLB", "Enable debugging trace statements for load balancer"),
-    ("DebugPolicy", "Enable debugging trace statements for policy enforcement"),
-    ("DropNotification", "Enable drop notifications"),
-    ("MonitorAggregationLevel", "Set the level of aggregation for monitor events in the datapath"),
-    ("PolicyAuditMode", "Enable audit mode for policies"),
-    ("PolicyVerdictNotification", "Enable policy verdict notifications"),
-    ("SourceIPVerification", "Enable the check of the source IP on pod egress"),
-    ("TraceNotification", "Enable trace notifications"),
-];
-
 /// Options of the agent that can change at run time.
 const OPTIONS: &[(&str, &str)] = &[
     ("Debug", "Enable debugging trace statements"),
@@ -34,6 +21,9 @@ const OPTIONS: &[(&str, &str)] = &[
     ("SourceIPVerification", "Enable the check of the source IP on pod egress"),
     ("TraceNotification", "Enable trace notifications"),
 ];
+
+/// Those that endpoints do not have.
+const ONLY_OF_AGENT: [&str; 1] = ["DebugTagged"];
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -83,7 +73,7 @@ pub(crate) fn run(agent: &mut Agent, options: &ConfigOptions, out: &mut dyn Writ
 
 fn show_or_change(agent: &mut Agent, options: &ConfigOptions, out: &mut dyn Write) -> anyhow::Result<()> {
     if options.list_options {
-        return list_options(OPTIONS, out);
+        return list_options(OPTIONS.iter(), out);
     }
     let status = status(agent)?;
     if options.num_pages > 0 {
@@ -230,7 +220,14 @@ fn word(value: &str) -> &str {
 }
 
 /// Prints options with their descriptions.
-pub(crate) fn list_options(options: &[(&str, &str)], out: &mut dyn Write) -> anyhow::Result<()> {
+pub(crate) fn list_endpoint_options(out: &mut dyn Write) -> anyhow::Result<()> {
+    list_options(OPTIONS.iter().filter(|(name, _)| !ONLY_OF_AGENT.contains(name)), out)
+}
+
+fn list_options<'a>(
+    options: impl Iterator<Item = &'a (&'a str, &'a str)>,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
     for (name, description) in options {
         writeln!(out, "{name:<24} {description}")?;
     }

@@ -96,9 +96,7 @@ pub(crate) fn run(agent: &mut Agent, command: &EndpointCommand, out: &mut dyn Wr
         EndpointCommand::Health { id, output } => health(agent, id, output, out),
         EndpointCommand::Log { id, output } => log(agent, id, output, out),
         EndpointCommand::Labels { id, add, delete } => labels(agent, id, add, delete, out),
-        EndpointCommand::Config { list_options: true, .. } => {
-            config::list_options(config::ENDPOINT_OPTIONS, out)
-        }
+        EndpointCommand::Config { list_options: true, .. } => config::list_endpoint_options(out),
         EndpointCommand::Config { id, changes, output, .. } => config(agent, id, changes, output, out),
         EndpointCommand::Disconnect { id } => disconnect(agent, id, out),
     }

@@ -37,7 +37,15 @@ pub(super) fn cells() -> Vec<Cell> {
         module("metrics", "Metrics", [provide(|| Arc::new(::metrics::Metrics::default()))]),
         module("world", "Tables of objects, identities, an ipcache", [provide(tables), provide(ipcache)]),
         policy::cell(),
-        module("policy-fixture", "Commands of scripts", [provide(commands), invoke(|_: Arc<StartFirst>| ())]),
+        module(
+            "policy-fixture",
+            "Commands of scripts",
+            [
+                supply(Arc::new(Mutex::new(References::default()))),
+                provide(commands),
+                invoke(|_: Arc<StartFirst>| ()),
+            ],
+        ),
     ]
 }
 
@@ -82,7 +90,7 @@ fn ipcache(
 }
 
 /// The state of the commands.
-#[derive(Clone)]
+#[derive(Clone, Params)]
 struct Fixture {
     datapath: Arc<dyn Datapath>,
     objects: Arc<RwTable<PolicyObject>>,
@@ -102,16 +110,7 @@ struct References {
     made: u64,
 }
 
-fn commands(
-    datapath: Arc<dyn Datapath>,
-    objects: Arc<RwTable<PolicyObject>>,
-    identities: Arc<Identities>,
-    identity_table: Arc<Table<Identity>>,
-    statuses: Arc<Table<PolicyStatus>>,
-    policies: Arc<Policies>,
-) -> Members<Command> {
-    let references = Arc::default();
-    let fixture = Fixture { datapath, objects, identities, identity_table, statuses, policies, references };
+fn commands(fixture: Fixture) -> Members<Command> {
     let command = |name: &str, takes: &'static str, summary: &'static str, run: Run| {
         let fixture = fixture.clone();
         Command::new(name, summary, move |call: Call| {
